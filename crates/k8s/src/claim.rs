@@ -1,13 +1,17 @@
 //! The ResourceClaimTemplate for a pod's GPU request.
 //!
-//! The size of a fraction in bytes is unknown before its placement, so the request has an alternative for each size of
-//! GPU in the cluster, and the scheduler takes the first that fits. The name of a template is a digest of its content:
-//! the same request finds it, and another cluster or inventory gets another one.
+//! A request is written as `exactly`, with an amount of memory: queues such as Kueue charge that amount, and count no
+//! alternatives. Only the size of a fraction in bytes depends on the GPU, so on a cluster with GPUs of several sizes it
+//! has an alternative for each size (`firstAvailable`), and the scheduler takes the first that fits.
+//!
+//! The name of a template is a digest of its content: the same request finds it, and another cluster or inventory gets
+//! another one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use divvy_core::mig::{Attribute, MigProfile};
 use divvy_core::units::Bytes;
+use k8s_openapi::api::resource::v1::{DeviceRequest, DeviceSelector};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -17,6 +21,8 @@ use crate::pod_request::Size;
 pub const DRIVER: &str = "gpu.divvy.dev";
 /// Parts of GPUs, and whole ones.
 pub const FRACTION_CLASS: &str = "fraction.gpu.divvy.dev";
+/// Whatever can serve a request by memory: parts of GPUs, and MIG instances of plain profiles.
+pub const MEMORY_CLASS: &str = "memory.gpu.divvy.dev";
 /// `firstAvailable` takes no more (`FirstAvailableDeviceRequestMaxSize`, resource.k8s.io/v1).
 const MOST_ALTERNATIVES: usize = 8;
 
@@ -109,17 +115,23 @@ fn request(
         Size::Fraction(part) => {
             // Smaller GPUs first: a part of one costs less.
             let sizes = inventory.sizes.iter().take(MOST_ALTERNATIVES);
-            let alternatives: Vec<Value> = sizes
-                .map(|bytes| {
-                    let mut alternative = part_of_memory(part.mib_of(bytes.get()));
-                    alternative["name"] = json!(format!("of-{}mi", bytes.get() >> 20));
-                    alternative["selectors"] = json!([of_size(*bytes)]);
-                    alternative
-                })
-                .collect();
-            match alternatives.is_empty() {
-                true => Err(NoTemplate::NoGpus),
-                false => Ok(json!({ "name": name, "firstAvailable": alternatives })),
+            let part_of = |bytes: &Bytes| {
+                let mut part = amount(FRACTION_CLASS, part.mib_of(bytes.get()));
+                // Also where all GPUs have one size: when GPUs of another size join, this amount is another part of them.
+                part["selectors"] = json!([of_size(*bytes)]);
+                part
+            };
+            let mut alternatives: Vec<Value> = sizes.clone().map(part_of).collect();
+            for (alternative, bytes) in alternatives.iter_mut().zip(sizes) {
+                alternative["name"] = json!(format!("of-{}mi", bytes.get() >> 20));
+            }
+            match &mut alternatives[..] {
+                [] => Err(NoTemplate::NoGpus),
+                [only] => {
+                    only.as_object_mut().map(|only| only.remove("name"));
+                    Ok(json!({ "name": name, "exactly": only }))
+                }
+                several => Ok(json!({ "name": name, "firstAvailable": several })),
             }
         }
         Size::Memory(mib) => by_memory(name, mib, kind, inventory),
@@ -150,63 +162,73 @@ impl Kind {
     }
 }
 
-/// The smallest MIG profile that has so much, then the larger ones, then a part of a shared GPU.
+/// So much of whatever comes first in a node's order: of a shared GPU, or the smallest MIG instance that has it.
+///
+/// A device that goes to one claim alone only has to have the amount that is asked of it (`CapacityRequirements`,
+/// resource.k8s.io/v1), so one request covers both.
 fn by_memory(name: &str, mib: u64, kind: Kind, inventory: &Inventory) -> Result<Value, NoTemplate> {
-    let asked = Bytes::mib(mib);
     // Profiles with media engines and the like only serve requests that name them.
-    let plain = inventory
-        .profiles
-        .iter()
-        .filter(|(profile, _)| kind != Kind::Parts && profile.attribute() == Attribute::None)
-        .map(|(profile, memory)| (*memory, *profile));
-    let most = plain.clone().map(|(memory, _)| memory);
-    let most = most.chain(inventory.sizes.iter().copied()).max();
-    let mut fitting: Vec<(Bytes, MigProfile)> =
-        plain.filter(|(memory, _)| *memory >= asked).collect();
-    fitting.sort_unstable();
-    let largest = inventory.sizes.last();
-    let shared = kind != Kind::Instances && largest.is_some_and(|largest| *largest >= asked);
-    let mut alternatives: Vec<Value> = fitting
-        .into_iter()
-        .take(MOST_ALTERNATIVES - usize::from(shared))
-        .map(|(_, profile)| {
-            json!({
-                "name": format!("mig-{}", profile_slug(profile)),
-                "deviceClassName": mig_class(profile),
-                "count": 1,
-            })
-        })
-        .collect();
-    if shared {
-        let mut part = part_of_memory(mib);
-        part["name"] = json!("part");
-        alternatives.push(part);
+    let plain = inventory.profiles.iter();
+    let plain = plain.filter(|(profile, _)| profile.attribute() == Attribute::None);
+    let instances = plain.map(|(_, memory)| *memory).max();
+    let parts = inventory.sizes.last().copied();
+    let most = match kind {
+        Kind::Either => parts.max(instances),
+        Kind::Parts => parts,
+        // Of several requests one is more than any shared GPU has.
+        Kind::Instances => instances.or(parts),
+    };
+    match most {
+        None => return Err(NoTemplate::NoGpus),
+        Some(most) if Bytes::mib(mib) > most => {
+            return Err(NoTemplate::TooMuch { asked: mib, most });
+        }
+        Some(_) => {}
     }
-    if alternatives.is_empty() {
-        return Err(most.map_or(NoTemplate::NoGpus, |most| NoTemplate::TooMuch {
-            asked: mib,
-            most,
-        }));
+    let mut exactly = match kind {
+        Kind::Either | Kind::Instances => amount(MEMORY_CLASS, mib),
+        Kind::Parts => amount(FRACTION_CLASS, mib),
+    };
+    if kind == Kind::Instances {
+        let expression = format!("device.attributes['{DRIVER}'].type == 'mig'");
+        exactly["selectors"] = json!([{ "cel": { "expression": expression } }]);
     }
-    Ok(json!({ "name": name, "firstAvailable": alternatives }))
+    Ok(json!({ "name": name, "exactly": exactly }))
 }
 
-fn part_of_memory(mib: u64) -> Value {
+fn amount(class: &str, mib: u64) -> Value {
     json!({
-        "deviceClassName": FRACTION_CLASS,
+        "deviceClassName": class,
         "count": 1,
         "capacity": { "requests": { "memory": format!("{mib}Mi") } },
     })
 }
 
-/// Selects the GPUs of one size. By their type first: to ask a device that only goes whole for a capacity that it does not
-/// have would be an error, and end the search for a place altogether.
+/// Selects the GPUs of one size. By their type first: a device that only goes whole has no such capacity, and an expression that
+/// asks for one ends in an error, and with it the search for a place altogether.
 fn of_size(bytes: Bytes) -> Value {
     let mib = bytes.get() >> 20;
     json!({ "cel": { "expression": format!(
         "device.attributes['{DRIVER}'].type == 'fraction' && \
          device.capacity['{DRIVER}'].memory.compareTo(quantity('{mib}Mi')) == 0"
     ) } })
+}
+
+/// The sizes of GPUs, smallest and largest in MiB, to which each alternative of a request is limited; empty for a request
+/// that any size serves.
+pub(crate) fn limited_to(request: &DeviceRequest) -> Vec<(u64, u64)> {
+    let exactly = request.exactly.iter().map(|one| &one.selectors);
+    let alternatives = request.first_available.iter().flatten();
+    let all = exactly.chain(alternatives.map(|one| &one.selectors));
+    let selectors = all.flat_map(|selectors| selectors.iter().flatten());
+    let sizes = |selector: &DeviceSelector| {
+        let text = &selector.cel.as_ref()?.expression;
+        let quantities = text.split("quantity('").skip(1);
+        let sizes = quantities.filter_map(|rest| rest.split_once("Mi')")?.0.parse().ok());
+        let sizes: Vec<u64> = sizes.collect();
+        Some((*sizes.iter().min()?, *sizes.iter().max()?))
+    };
+    selectors.filter_map(sizes).collect()
 }
 
 /// The device class of a MIG profile.
@@ -261,42 +283,80 @@ mod tests {
         assert_eq!(template.spec["spec"]["devices"].get("constraints"), None);
     }
 
+    /// The requests of a template, each as `exactly`.
+    fn exactly(gpus: &[Size], inventory: &Inventory) -> Vec<Value> {
+        let template = Template::of(gpus, inventory).unwrap();
+        let requests = template.spec["spec"]["devices"]["requests"].as_array();
+        let each = requests.unwrap().iter().map(|one| one["exactly"].clone());
+        each.collect()
+    }
+
     #[test]
-    fn memory_is_the_smallest_profile_that_has_it_and_then_a_part() {
-        let template = Template::of(&[Size::Memory(15 << 10)], &inventory()).unwrap();
-        let alternatives = &template.spec["spec"]["devices"]["requests"][0]["firstAvailable"];
-        let names: Vec<&str> = alternatives
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|one| one["name"].as_str().unwrap())
-            .collect();
-        assert_eq!(names, ["mig-2g-20gb", "mig-3g-40gb", "part"]);
+    fn a_fraction_of_the_only_size_is_one_request_that_selects_this_size() {
+        let of_80 = Inventory {
+            sizes: [Bytes::gib(80)].into(),
+            ..Inventory::default()
+        };
+        let [request] = &exactly(&[quarter()], &of_80)[..] else {
+            panic!("one request");
+        };
+        assert_eq!(request["deviceClassName"], FRACTION_CLASS);
+        assert_eq!(request["capacity"]["requests"]["memory"], "20480Mi");
+        let selector = request["selectors"][0]["cel"]["expression"].as_str();
+        assert!(selector.unwrap().contains("quantity('81920Mi')"));
+    }
+
+    #[test]
+    fn memory_is_one_request_for_parts_and_instances_whatever_gpus_there_are() {
+        let mib = 15 << 10;
+        let expected = json!({
+            "deviceClassName": MEMORY_CLASS, "count": 1,
+            "capacity": { "requests": { "memory": "15360Mi" } },
+        });
+        let shared = Inventory {
+            profiles: BTreeMap::new(),
+            ..inventory()
+        };
+        let instances = Inventory {
+            sizes: BTreeSet::new(),
+            ..inventory()
+        };
+        for inventory in [inventory(), shared, instances] {
+            let found = exactly(&[Size::Memory(mib)], &inventory);
+            assert_eq!(found, [expected.clone()]);
+        }
+    }
+
+    #[test]
+    fn memory_that_only_a_profile_with_media_engines_has_is_too_much() {
+        let media = Inventory {
+            sizes: [Bytes::gib(8)].into(),
+            profiles: [("1g.10gb+me".parse().unwrap(), Bytes::mib(9728))].into(),
+        };
+        assert_eq!(
+            Template::of(&[Size::Memory(9000)], &media),
+            Err(NoTemplate::TooMuch {
+                asked: 9000,
+                most: Bytes::gib(8)
+            })
+        );
     }
 
     #[test]
     fn memory_of_several_gpus_is_parts_alone_or_instances_alone() {
-        let classes = |gpus: &[Size], inventory: &Inventory| {
-            let template = Template::of(gpus, inventory).unwrap();
-            let requests = template.spec["spec"]["devices"]["requests"].clone();
-            let alternatives = requests
-                .as_array()
-                .unwrap()
-                .iter()
-                .flat_map(|request| request["firstAvailable"].as_array().cloned())
-                .flatten();
-            let class = |one: Value| one["deviceClassName"].as_str().unwrap().to_owned();
-            alternatives.map(class).collect::<BTreeSet<_>>()
-        };
         let [some, much] = [15 << 10, 30 << 10].map(Size::Memory);
-        let parts = BTreeSet::from([FRACTION_CLASS.to_owned()]);
-        assert_eq!(classes(&[some, much], &inventory()), parts);
+        for part in exactly(&[some, much], &inventory()) {
+            assert_eq!(part["deviceClassName"], FRACTION_CLASS);
+        }
         let small = Inventory {
             sizes: [Bytes::gib(24)].into(),
             ..inventory()
         };
-        let instances = ["mig-2g-20gb", "mig-3g-40gb"].map(|name| format!("{name}.{DRIVER}"));
-        assert_eq!(classes(&[some, much], &small), instances.into());
+        for instance in exactly(&[some, much], &small) {
+            assert_eq!(instance["deviceClassName"], MEMORY_CLASS);
+            let selector = &instance["selectors"][0]["cel"]["expression"];
+            assert_eq!(selector, "device.attributes['gpu.divvy.dev'].type == 'mig'");
+        }
         // The rest of such a claim is no instance.
         assert_eq!(
             Template::of(&[quarter(), much], &small),

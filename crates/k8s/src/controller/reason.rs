@@ -9,7 +9,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 
 use super::capacity::{Capacity, GpuCapacity, MigPlacementState};
 use super::pending::Pending;
-use crate::claim::{Inventory, Kind, Template};
+use crate::claim::{Inventory, Kind, Template, limited_to};
 use crate::pod_request::Size;
 use crate::slices;
 
@@ -182,22 +182,17 @@ fn outdated(
         .devices
         .iter()
         .flat_map(|devices| devices.requests.iter().flatten());
-    let alternatives = requests.flat_map(|request| request.first_available.iter().flatten());
-    let sizes: Vec<u64> = alternatives
-        .filter_map(|one| {
-            one.name
-                .strip_prefix("of-")?
-                .strip_suffix("mi")?
-                .parse()
-                .ok()
-        })
-        .collect();
+    let sizes: Vec<(u64, u64)> = requests.flat_map(limited_to).collect();
     if sizes.is_empty() {
         return None;
     }
     let known = |gpu: &&GpuCapacity| {
-        gpu.memory
-            .is_some_and(|memory| sizes.contains(&(memory.get() >> 20)))
+        let mib = gpu.memory.map(|memory| memory.get() >> 20);
+        mib.is_some_and(|mib| {
+            sizes
+                .iter()
+                .any(|(least, most)| (*least..=*most).contains(&mib))
+        })
     };
     let parts = counts
         .iter()
@@ -253,12 +248,15 @@ mod tests {
         .unwrap()
     }
 
+    /// Made when all GPUs had 24 GiB.
     fn claim(namespace: &str, pod: &str, device: &str, memory: &str) -> ResourceClaim {
+        let of_24 = Inventory {
+            sizes: [Bytes::gib(24)].into(),
+            ..Inventory::default()
+        };
         serde_json::from_value(json!({
             "metadata": { "name": "c", "namespace": namespace },
-            "spec": { "devices": { "requests": [
-                { "name": "gpu-0", "firstAvailable": [{ "name": "of-24576mi", "deviceClassName": "x" }] },
-            ] } },
+            "spec": Template::of(&[half()], &of_24).unwrap().spec["spec"],
             "status": {
                 "reservedFor": [{ "resource": "pods", "name": pod, "uid": "u" }],
                 "allocation": { "devices": { "results": [{

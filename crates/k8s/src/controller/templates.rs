@@ -541,18 +541,17 @@ mod tests {
         assert_eq!(there(&|_| {}), ExistingTemplate::Fresh);
         // As the API server writes it.
         let written = |requests: &mut Value| {
-            requests[0]["exactly"]["allocationMode"] = json!("ExactCount");
-            requests[1]["firstAvailable"][0]["allocationMode"] = json!("ExactCount");
-            requests[1]["firstAvailable"][0]["capacity"]["requests"]["memory"] = json!("2Gi");
+            for request in requests.as_array_mut().unwrap() {
+                request["exactly"]["allocationMode"] = json!("ExactCount");
+            }
+            requests[1]["exactly"]["capacity"]["requests"]["memory"] = json!("2Gi");
         };
         assert_eq!(there(&written), ExistingTemplate::Fresh);
         for change in [
             (|requests| requests[0]["exactly"]["deviceClassName"] = json!("other"))
                 as fn(&mut Value),
             |requests| requests[0]["exactly"]["adminAccess"] = json!(true),
-            |requests| {
-                requests[1]["firstAvailable"][0]["capacity"]["requests"]["memory"] = json!("1Gi")
-            },
+            |requests| requests[1]["exactly"]["capacity"]["requests"]["memory"] = json!("1Gi"),
             |requests| requests[0]["exactly"]["allocationMode"] = json!("All"),
             |requests| drop(requests.as_array_mut().unwrap().pop()),
         ] {

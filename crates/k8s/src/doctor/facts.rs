@@ -299,7 +299,7 @@ async fn access(client: &Client) -> Read<Vec<(Right, bool)>> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::claim::{DRIVER, FRACTION_CLASS};
+    use crate::claim::{DRIVER, FRACTION_CLASS, MEMORY_CLASS};
 
     pub fn node(name: &str, kubelet: &str, runtime: &str, gpus: &str) -> Node {
         serde_json::from_value(json!({
@@ -379,12 +379,12 @@ pub(super) mod tests {
             pods: Ok(vec![node_part("a", true)]),
             slices: Ok(vec![slice("a", DRIVER, 1, 1)]),
             shares: Ok(Vec::new()),
-            classes: Ok(vec![
-                serde_json::from_value(json!({
-                    "metadata": { "name": FRACTION_CLASS }, "spec": {},
-                }))
-                .unwrap(),
-            ]),
+            classes: Ok([FRACTION_CLASS, MEMORY_CLASS]
+                .map(|name| {
+                    let class = json!({ "metadata": { "name": name }, "spec": {} });
+                    serde_json::from_value(class).unwrap()
+                })
+                .into()),
             webhooks: Ok(vec![webhook("-----BEGIN CERTIFICATE-----", "Fail")]),
             namespaces: Ok(vec![
                 serde_json::from_value(json!({

@@ -6,7 +6,7 @@ use super::facts::ClusterFacts;
 use super::nodes::node_parts;
 use super::{Row, Status, few};
 use crate::admin::nodes::{Pool, is_ready};
-use crate::claim::{DRIVER, FRACTION_CLASS, mig_class};
+use crate::claim::{DRIVER, FRACTION_CLASS, MEMORY_CLASS, mig_class};
 use crate::slices;
 
 pub fn rows(facts: &ClusterFacts) -> Vec<Row> {
@@ -26,9 +26,8 @@ fn classes(facts: &ClusterFacts) -> Row {
         .collect();
     let profiles = slices::inventory_of(slices.iter()).profiles;
     let wanted = profiles.keys().map(|profile| mig_class(*profile));
-    let wanted: Vec<String> = std::iter::once(FRACTION_CLASS.to_owned())
-        .chain(wanted)
-        .collect();
+    let always = [FRACTION_CLASS, MEMORY_CLASS].map(str::to_owned);
+    let wanted: Vec<String> = always.into_iter().chain(wanted).collect();
     let missing: Vec<&String> = wanted
         .iter()
         .filter(|name| !there.contains(name.as_str()))
@@ -124,7 +123,10 @@ mod tests {
         let row = classes(&facts);
         assert_eq!(
             (row.status, row.found.as_str()),
-            (Status::Fail, "missing: fraction.gpu.divvy.dev")
+            (
+                Status::Fail,
+                "missing: fraction.gpu.divvy.dev, memory.gpu.divvy.dev"
+            )
         );
     }
 

@@ -10,10 +10,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::pool::managed;
 use super::{FRACTION, MIG, TYPE, WHOLE};
-use crate::claim::{DRIVER, FRACTION_CLASS, Inventory, mig_class};
+use crate::claim::{DRIVER, FRACTION_CLASS, Inventory, MEMORY_CLASS, mig_class};
 use divvy_core::mig::MigProfile;
 
-/// The classes of a cluster with this inventory: one for parts and whole GPUs, one for each profile. `nvidia_gpu` is whether
+/// The classes of a cluster with this inventory: one for parts and whole GPUs, one for memory of whatever kind, one for each
+/// profile. `nvidia_gpu` is whether
 /// `nvidia.com/gpu` is ours to serve too, which it is not while NVIDIA's device plugin or driver serves it.
 pub fn classes(inventory: &Inventory, nvidia_gpu: bool) -> Vec<DeviceClass> {
     let gpu = nvidia_gpu.then(|| crate::pod_request::GPU.to_owned());
@@ -24,7 +25,17 @@ pub fn classes(inventory: &Inventory, nvidia_gpu: bool) -> Vec<DeviceClass> {
         let expression = format!("{kind} == '{MIG}' && {of} == '{profile}'");
         class(mig_class(*profile), Some(resource(*profile)), &expression)
     });
-    std::iter::once(fraction).chain(profiles).collect()
+    [fraction, memory()].into_iter().chain(profiles).collect()
+}
+
+/// Parts of GPUs, and instances. Those of profiles with a suffix (`1g.10gb+me`, `-me`) only serve requests that name them.
+fn memory() -> DeviceClass {
+    let (kind, of) = (attribute(TYPE), attribute("profile"));
+    // Without brackets `&&` would bind to the first alternative alone. A part has no profile: CEL does not look at the right of
+    // an `||` whose left is true.
+    let plain = format!("{kind} == '{MIG}' && !{of}.contains('+') && !{of}.contains('-')");
+    let expression = format!("({kind} == '{FRACTION}' || {plain})");
+    class(MEMORY_CLASS.to_owned(), None, &expression)
 }
 
 /// `nvidia.com/mig-1g.10gb`, and for `1g.10gb+me` `nvidia.com/mig-1g.10gb.me`, as NVIDIA's plugin calls them: a resource's name
@@ -88,6 +99,7 @@ mod tests {
             named(false),
             [
                 (text("fraction.gpu.divvy.dev"), None),
+                (text("memory.gpu.divvy.dev"), None),
                 (
                     text("mig-1g-10gb.gpu.divvy.dev"),
                     Some(text("nvidia.com/mig-1g.10gb"))

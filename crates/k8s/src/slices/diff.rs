@@ -53,8 +53,13 @@ pub fn steps(pool: &Pool, node: &Node, found: &[ResourceSlice]) -> Vec<SliceChan
         false => as_found.clone(),
     };
     let write = wanted.into_iter().filter_map(|slice| match named(&slice) {
-        None => Some(SliceChange::Create(slice)),
-        Some(found) if !is_as(found, &slice) => Some(SliceChange::Replace(over(found, slice))),
+        None => Some(SliceChange::Create(with_times(slice, &ours))),
+        Some(found) if !is_as(found, &slice) => {
+            let mut slice = with_times(slice, &ours);
+            let version = &found.metadata.resource_version;
+            slice.metadata.resource_version.clone_from(version);
+            Some(SliceChange::Replace(slice))
+        }
         Some(_) => None,
     });
     let remove = ours
@@ -88,12 +93,15 @@ fn is_as(found: &ResourceSlice, wanted: &ResourceSlice) -> bool {
     owned && canonical(&found.spec) == canonical(&wanted.spec)
 }
 
-/// In the place of the one that was found, and with the time of a taint that was there already.
-fn over(found: &ResourceSlice, mut slice: ResourceSlice) -> ResourceSlice {
-    let version = &found.metadata.resource_version;
-    slice.metadata.resource_version.clone_from(version);
+/// With the time of every taint that was there already, in whichever slice its device was.
+fn with_times(mut slice: ResourceSlice, found: &[&ResourceSlice]) -> ResourceSlice {
     for device in slice.spec.devices.iter_mut().flatten() {
-        let mut before = found.spec.devices.iter().flatten();
+        if device.taints.is_none() {
+            continue;
+        }
+        let mut before = found
+            .iter()
+            .flat_map(|one| one.spec.devices.iter().flatten());
         let before = before.find(|one| one.name == device.name);
         for taint in device.taints.iter_mut().flatten() {
             let mut taints = before.iter().flat_map(|one| one.taints.iter().flatten());

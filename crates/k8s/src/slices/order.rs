@@ -1,6 +1,7 @@
 //! The order of devices: the scheduler takes the first that fits, so the order decides how GPUs are packed.
 
-use divvy_core::mig::{MigGpu, Placement, PlacementPolicy};
+use divvy_core::mig::{MigGpu, Placement, PlacementPolicy, Profile};
+use divvy_core::units::Bytes;
 
 use super::offer::{Carving, Gpu, Offer};
 
@@ -17,6 +18,13 @@ pub(super) fn in_order(gpus: &[Gpu]) -> Vec<&Gpu> {
     };
     ordered.sort_by_key(|gpu| (rank(gpu), gpu.memory, gpu.index));
     ordered
+}
+
+/// The order of the instances of all GPUs of a node: the smallest first, since a claim by memory takes the first that has it.
+/// Those of one profile keep their order, GPU by GPU.
+pub(super) fn by_size(profile: &Profile) -> (Bytes, u8, u32) {
+    // Of two profiles with so much memory the one with less compute (1g.20gb before 2g.20gb) leaves more to others.
+    (profile.memory, profile.compute_slices, profile.id)
 }
 
 /// Every place on a GPU that nothing lies on for good. Of each profile first those where instances of it would go one after

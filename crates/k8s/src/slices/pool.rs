@@ -85,11 +85,15 @@ pub fn pool(gpus: &[Gpu], role: &Role, taints: Taints) -> Pool {
         pool.counters.push(counters::set(gpu_name.clone(), has));
         for place in order::places(carving) {
             if let Some(profile) = carving.table.profile(place.profile) {
-                places.push(device::place(gpu, &gpu_name, carving, profile, place));
+                let device = device::place(gpu, &gpu_name, carving, profile, place);
+                places.push((order::by_size(profile), device));
             }
         }
     }
-    pool.devices.append(&mut places);
+    // Stable: what is of one size stays in the order of its GPUs.
+    places.sort_by_key(|(size, _)| *size);
+    pool.devices
+        .extend(places.into_iter().map(|(_, device)| device));
     pool.withheld.sort_by_key(|(index, _)| *index);
     pool
 }

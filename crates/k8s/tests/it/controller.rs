@@ -53,8 +53,7 @@ async fn a_marked_pod_is_changed_over_tls_that_the_controller_saw_to_itself() {
         "it goes when the chart goes"
     );
     assert_eq!(
-        there["spec"]["spec"]["devices"]["requests"][0]["firstAvailable"][0]["capacity"]["requests"]
-            ["memory"],
+        there["spec"]["spec"]["devices"]["requests"][0]["exactly"]["capacity"]["requests"]["memory"],
         "40Gi"
     );
     let writes = |view: &View<'_>| {

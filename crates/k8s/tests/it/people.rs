@@ -8,7 +8,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Output, Stdio};
 
 use divvy_core::units::Bytes;
-use divvy_k8s::claim::{DRIVER, FRACTION_CLASS, Inventory};
+use divvy_k8s::claim::{DRIVER, FRACTION_CLASS, Inventory, MEMORY_CLASS};
 use divvy_k8s::inject::inject;
 use divvy_k8s::pod_request::Steps;
 use divvy_testkit::Bounded as _;
@@ -559,6 +559,7 @@ fn sound() -> Cluster {
     for object in [
         json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "team", "labels": { "divvy.dev/inject": "enabled" } } }),
         json!({ "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": { "name": FRACTION_CLASS }, "spec": {} }),
+        json!({ "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": { "name": MEMORY_CLASS }, "spec": {} }),
         json!({ "apiVersion": "v1", "kind": "Pod",
             "metadata": { "name": "divvy-node-x", "namespace": "divvy-system",
                 "labels": { "app.kubernetes.io/name": "divvy", "app.kubernetes.io/component": "node" } },

@@ -1,8 +1,9 @@
-//! So much of CEL as our classes and templates are written in: `&&`, `==`, `in`, texts, numbers, lists, a device's driver,
-//! attributes and capacities, and `compareTo(quantity('…'))`.
+//! So much of CEL as our classes and templates are written in: `||`, `&&`, `!`, brackets, `==`, `>=`, `<=`, `in`, texts, numbers,
+//! lists, a device's driver, attributes and capacities, `contains('…')` and `compareTo(quantity('…'))`.
 //!
 //! What is missing is an error, as in CEL (`cel/compile.go` of k8s.io/dynamic-resource-allocation 0.36.2): a domain that a
-//! device has nothing of is an empty map, a name that is not in it ends the search. An error beside `false` is `false`.
+//! device has nothing of is an empty map, a name that is not in it ends the search. An error beside `false` of `&&` is `false`,
+//! beside `true` of `||` it is `true`.
 
 use divvy_k8s::slices::bytes;
 use k8s_openapi::api::resource::v1::Device;
@@ -39,6 +40,19 @@ pub fn selects(expression: &str, driver: &str, device: &Device) -> Result<bool, 
     }
 }
 
+/// `left || right` if `decides` is true, else `left && right`: one side that decides counts for more than an error.
+fn joined(
+    left: Result<Value, String>,
+    right: Result<Value, String>,
+    decides: bool,
+) -> Result<Value, String> {
+    let decided = Ok(Value::Bool(decides));
+    match left == decided || right == decided {
+        true => decided,
+        false => left.and(right),
+    }
+}
+
 struct Reader<'a> {
     rest: &'a str,
     driver: &'a str,
@@ -61,15 +75,19 @@ impl Reader<'_> {
     }
 
     fn all(&mut self) -> Result<Value, String> {
+        let mut result = self.both();
+        while self.take("||") {
+            let right = self.both();
+            result = joined(result, right, true);
+        }
+        result
+    }
+
+    fn both(&mut self) -> Result<Value, String> {
         let mut result = self.compared();
         while self.take("&&") {
             let right = self.compared();
-            let no = |side: &Result<Value, String>| *side == Ok(Value::Bool(false));
-            result = if no(&result) || no(&right) {
-                Ok(Value::Bool(false))
-            } else {
-                result.and(right)
-            };
+            result = joined(result, right, false);
         }
         result
     }
@@ -79,6 +97,18 @@ impl Reader<'_> {
         if self.take("==") {
             let right = self.value();
             return Ok(Value::Bool(left? == right?));
+        }
+        for (operator, says) in [
+            (">=", (|left, right| left >= right) as fn(i64, i64) -> bool),
+            ("<=", |left, right| left <= right),
+        ] {
+            if self.take(operator) {
+                let right = self.value();
+                let (Value::Int(left), Value::Int(right)) = (left?, right?) else {
+                    panic!("`{operator}` of what is no number: {}", self.rest)
+                };
+                return Ok(Value::Bool(says(left, right)));
+            }
         }
         if self.take("in ") {
             let Value::List(list) = self.value()? else {
@@ -90,6 +120,17 @@ impl Reader<'_> {
     }
 
     fn value(&mut self) -> Result<Value, String> {
+        if self.take("!") {
+            return match self.value()? {
+                Value::Bool(is) => Ok(Value::Bool(!is)),
+                other => panic!("`!` of {other:?}"),
+            };
+        }
+        if self.take("(") {
+            let inner = self.all();
+            self.need(")");
+            return inner;
+        }
         if self.take("'") {
             return Ok(Value::Text(self.until("'")));
         }
@@ -106,7 +147,15 @@ impl Reader<'_> {
         }
         if self.take("device.attributes['") {
             let (domain, name) = self.entry();
-            return self.attribute(&domain, &name);
+            let attribute = self.attribute(&domain, &name);
+            if self.take(".contains('") {
+                let part = self.until("')");
+                return match attribute? {
+                    Value::Text(text) => Ok(Value::Bool(text.contains(&part))),
+                    other => panic!("`contains` of {other:?}"),
+                };
+            }
+            return attribute;
         }
         if self.take("device.capacity['") {
             let (domain, name) = self.entry();

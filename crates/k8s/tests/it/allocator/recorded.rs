@@ -3,13 +3,16 @@
 //!
 //! `mixed.json` is one GPU as it was written then; the other GPUs of the recordings are that one's first device.
 
+use divvy_core::mig::Attribute;
 use divvy_core::units::Bytes;
-use divvy_k8s::claim::FRACTION_CLASS;
+use divvy_k8s::claim::{FRACTION_CLASS, mig_class};
+use divvy_k8s::pod_request::Size;
+use divvy_k8s::slices::Gpu;
 use k8s_openapi::api::resource::v1::{ResourceClaimSpec, ResourceSlice};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::json;
 
-use crate::allocator::gpus::{asks, cluster, either, memory, part, shared, slices};
+use crate::allocator::gpus::{asks, cluster, cut, either, memory, part, shared, slices};
 use crate::allocator::model::{Cluster, Given};
 
 /// A GPU of a recording.
@@ -100,11 +103,7 @@ fn lies(given: Option<Vec<Given>>) -> Option<(String, u8)> {
     Some((profile.to_owned(), start.parse().unwrap()))
 }
 
-fn ask(
-    cluster: &mut Cluster,
-    pod: &str,
-    size: divvy_k8s::pod_request::Size,
-) -> Option<(usize, u64)> {
+fn ask(cluster: &mut Cluster, pod: &str, size: Size) -> Option<(usize, u64)> {
     let spec = asks(cluster, &[size]).unwrap();
     let given = cluster.pod(pod, &spec).unwrap();
     on(cluster, given)
@@ -175,7 +174,7 @@ fn d5_a_gpu_is_in_instances_or_in_parts_and_turns_when_it_is_free() {
 }
 
 #[test]
-fn d6_memory_is_an_instance_while_there_are_places_and_then_a_part() {
+fn d6_alternatives_are_instances_while_there_are_places_and_then_parts() {
     let clusters = both(&[Kind::Either, Kind::Parts(80)]);
     for (mut cluster, is_recorded) in clusters.into_iter().zip([true, false]) {
         // As it was then: in steps of 10 GiB.
@@ -207,7 +206,7 @@ fn d6_memory_is_an_instance_while_there_are_places_and_then_a_part() {
             given[0].consumed.as_ref().unwrap()["memory"],
             Bytes::gib(20).get()
         );
-        let spec = asks(&cluster, &[memory(15)]).unwrap();
+        let spec = as_alternatives(&cluster, 15 << 10);
         let pods = ["a", "b", "c", "d", "e", "f", "g", "h"];
         let given = pods.map(|pod| cluster.pod(pod, &spec).unwrap());
         let got = given.map(|given| given.map(|given| given[0].request.clone()));
@@ -226,6 +225,63 @@ fn d6_memory_is_an_instance_while_there_are_places_and_then_a_part() {
         };
         assert_eq!(got, expected);
     }
+}
+
+/// The device of each of so many pods that ask for this amount: `None` of a shared GPU's part, else the instance's profile.
+fn by_memory(gpus: &[Gpu], mib: u64, pods: usize) -> Vec<Option<String>> {
+    let mut cluster = cluster(slices(gpus));
+    let spec = asks(&cluster, &[Size::Memory(mib)]).unwrap();
+    let given = (0..pods).map(|pod| cluster.pod(&format!("pod-{pod}"), &spec).unwrap());
+    let given: Vec<_> = given.flatten().collect();
+    given
+        .into_iter()
+        .map(|given| match &given[0].consumed {
+            Some(_) => None,
+            None => lies(Some(given)).map(|(profile, _)| profile),
+        })
+        .collect()
+}
+
+#[test]
+fn d10_memory_is_of_shared_gpus_first_and_then_the_smallest_instance_that_has_it() {
+    let instance = |profile: &str| Some(profile.to_owned());
+    let gpus = [cut(0, "h100-80gb"), shared(1, 24)];
+    // Two of 12 GiB fill the shared GPU; of the other one four of 1g.20gb.
+    let mut expected = vec![None, None];
+    expected.extend([(); 4].map(|()| instance("1g-20gb")));
+    assert_eq!(by_memory(&gpus, 12 << 10, 8), expected);
+    // An amount that no shared GPU has is an instance at once: 3g.40gb before 4g.40gb.
+    let large = vec![instance("3g-40gb"), instance("3g-40gb")];
+    assert_eq!(by_memory(&gpus, 30 << 10, 3), large);
+    // Over all GPUs of the node: the small instance of the second before the larger one of the first.
+    let two = [cut(0, "h100-80gb"), cut(1, "a100-40gb")];
+    assert_eq!(by_memory(&two, 4 << 10, 1), [instance("1g-5gb")]);
+    // Never one with media engines, of which there is one more.
+    let small = by_memory(&two[..1], 4 << 10, 9);
+    assert_eq!(small, vec![instance("1g-10gb"); 7]);
+}
+
+/// The claim of the recording: every profile that has so much, the smallest first, and then a part.
+fn as_alternatives(cluster: &Cluster, mib: u64) -> ResourceClaimSpec {
+    let plain = divvy_k8s::slices::inventory_of(&cluster.slices).profiles;
+    let plain = plain.into_iter().filter(|(profile, memory)| {
+        profile.attribute() == Attribute::None && *memory >= Bytes::mib(mib)
+    });
+    let mut profiles: Vec<_> = plain.map(|(profile, memory)| (memory, profile)).collect();
+    profiles.sort_unstable();
+    let mut alternatives: Vec<_> = profiles
+        .into_iter()
+        .map(|(_, profile)| {
+            let name = format!("mig-{}", profile.to_string().replace('.', "-"));
+            json!({ "name": name, "deviceClassName": mig_class(profile), "count": 1 })
+        })
+        .collect();
+    alternatives.push(json!({
+        "name": "part", "deviceClassName": FRACTION_CLASS, "count": 1,
+        "capacity": { "requests": { "memory": format!("{mib}Mi") } },
+    }));
+    let requests = json!([{ "name": "gpu-0", "firstAvailable": alternatives }]);
+    serde_json::from_value(json!({ "devices": { "requests": requests } })).unwrap()
 }
 
 /// Of the GPU that has no counters.
