@@ -25,5 +25,7 @@ pub mod pod_request;
 pub mod quantity;
 pub mod reservation;
 pub mod role;
+pub mod sharing;
 pub mod slices;
 pub mod submit;
+pub mod uninstall;
