@@ -116,7 +116,7 @@ pub fn daemon(configured: Configured, beside: Option<FrontEndTask>) -> Result<()
              the same limits"
         );
     }
-    let _lock = lock(&home)?;
+    let _lock = lock(&home, options.standby)?;
     if let Some(file) = configured.file() {
         tracing::info!(file = %file.display(), "read the configuration file");
     }
@@ -392,7 +392,7 @@ pub fn copy_journal(system: bool) -> Result<JournalFile, Error> {
 /// whole journal; nothing is changed then.
 pub fn restore_journal(system: bool, file: &Path) -> Result<JournalFile, Error> {
     let home = home_of(system)?;
-    let _lock = lock(&home)?;
+    let _lock = lock(&home, false)?;
     backup::restore(&home, file)
 }
 
@@ -548,8 +548,8 @@ pub(crate) fn refuse_if_system_daemon(home: &Home) -> Result<(), Error> {
 }
 
 /// Takes the lock of the home, which admits one daemon. The file contains the pid of the daemon, and on a second line
-/// its start time.
-fn lock(home: &Home) -> Result<File, Error> {
+/// its start time. In standby it waits for the lock; a signal ends it meanwhile.
+fn lock(home: &Home, standby: bool) -> Result<File, Error> {
     let path = home.daemon_lock();
     let cannot = |error: io::Error| internal(&format!("cannot lock {}", path.display()), &error);
     let file = OpenOptions::new()
@@ -566,6 +566,11 @@ fn lock(home: &Home) -> Result<File, Error> {
             Ok(()) => break,
             Err(TryLockError::Error(error)) => return Err(cannot(error)),
             Err(TryLockError::WouldBlock) => {}
+        }
+        if standby {
+            tracing::info!("another daemon serves this home; waiting until it ends");
+            file.lock().map_err(cannot)?;
+            break;
         }
         if file.try_lock_shared().is_ok() {
             let why = format!(

@@ -73,6 +73,9 @@ pub struct DaemonOptions {
     /// Return once the daemon answers, and leave it running. A property of one start, so no file contains it.
     #[serde(skip)]
     pub detached: bool,
+    /// Wait until another daemon of the same home has ended, instead of refusing to start.
+    #[serde(skip)]
+    pub standby: bool,
     /// Simulated GPUs: `a100-80gb:3`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sim: Option<String>,
@@ -114,6 +117,7 @@ impl Default for DaemonOptions {
             backfill: false,
             preemption: Preemption::default(),
             detached: false,
+            standby: false,
             sim: None,
             grace: DEFAULT_GRACE,
             idle: None,

@@ -707,6 +707,11 @@ pub struct Daemon {
     /// Serve this machine's GPUs although its system daemon serves them too. The two daemons do not count each other's jobs
     #[arg(long, hide_short_help = true)]
     pub beside_system: bool,
+    /// Wait for the end of a running daemon
+    ///
+    /// Wait until the running daemon of this home has ended, instead of refusing to start
+    #[arg(long, conflicts_with_all = ["detached", "stop", "status"], hide_short_help = true)]
+    pub standby: bool,
     /// With --system: a file with users' roles
     ///
     /// A file that makes users viewer, user, operator or admin of the system's daemon [default: root is admin, all others

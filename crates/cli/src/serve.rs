@@ -76,6 +76,7 @@ fn flags(args: &args::Daemon) -> Result<DaemonOptions> {
             false => Preemption::On,
         },
         detached: args.detached,
+        standby: args.standby,
         sim: args.sim.clone(),
         grace: match args.grace.as_deref() {
             Some(text) => grace(text)?,

@@ -14,7 +14,10 @@ use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::Client;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 
+use crate::cluster::is_missing;
 use crate::error_output::{self, Format};
+use crate::reservation::NAMESPACE;
+use crate::reservation::share::GpuShare;
 
 #[derive(ClapArgs)]
 pub struct Args {
@@ -91,7 +94,16 @@ pub async fn run(args: &Args, client: &Client) -> Result<ExitCode, Error> {
                 .list(&ListParams::default())
                 .await
                 .map_err(|error| error_output::of_kube(error, "list ResourceSlices"))?;
-            let rows = nodes::rows(&all(client).await?, &slices.items);
+            let shares = Api::<GpuShare>::namespaced(client.clone(), NAMESPACE)
+                .list(&ListParams::default())
+                .await;
+            let shares = match shares {
+                Ok(shares) => shares.items,
+                // Carrier mode is not installed.
+                Err(error) if is_missing(&error) => Vec::new(),
+                Err(error) => return Err(error_output::of_kube(error, "list GpuShares")),
+            };
+            let rows = nodes::rows(&all(client).await?, &slices.items, &shares);
             error_output::print(&nodes::render(rows, read.output)?)?;
         }
     }

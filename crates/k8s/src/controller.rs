@@ -17,6 +17,7 @@
 pub(crate) mod capacity;
 mod certificate;
 mod classes;
+mod dispatch;
 mod health;
 mod identity;
 mod informers;
@@ -55,7 +56,10 @@ pub use review::{
 use crate::cluster::{self, ClusterError};
 use crate::pod_request::Steps;
 use crate::reservation;
+use crate::reservation::pod::ReservationTemplate;
+use crate::sharing::{CarrierNodes, Sharing};
 use crate::slices::inventory_of;
+use dispatch::Dispatch;
 use identity::CertSource;
 use webhook::SharingMode;
 
@@ -115,6 +119,12 @@ pub struct Args {
     /// With --carrier: image of reservation pods; must contain divvy-k8s
     #[arg(long, value_name = "IMAGE")]
     carrier_image: Option<String>,
+    /// With --carrier: only nodes with all of these labels; other nodes have claims
+    #[arg(long, value_name = "KEY=VALUE,…", requires = "carrier")]
+    carrier_nodes: Option<CarrierNodes>,
+    /// With --carrier-nodes: how pods share GPUs that do not say it, nor their namespace
+    #[arg(long, value_name = "MODE", default_value = "claims")]
+    sharing: Sharing,
     /// Seconds for which it still answers after SIGTERM
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     drain_seconds: u64,
@@ -185,7 +195,11 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
     };
     tasks.spawn(keeper.run());
     let identity = args.identity.clone().unwrap_or_else(host);
-    let way = match &args.carrier_image {
+    let steps = match args.any_fraction {
+        true => Steps::Any,
+        false => Steps::Eighths,
+    };
+    let carriers = match &args.carrier_image {
         Some(image) if args.carrier => {
             let (shares, seen) = (
                 reservation::controller::shares(&client, &mut tasks),
@@ -197,14 +211,22 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
                 let _ = listed.wait_until_ready().await;
                 seen.cluster();
             });
+            let common = ReservationTemplate {
+                image: image.clone(),
+                nodes: args.carrier_nodes.clone().unwrap_or_default(),
+            };
             tasks.spawn(reservation::controller::lead(
                 client.clone(),
-                image.clone(),
-                leading,
+                common,
+                leading.clone(),
             ));
-            SharingMode::Reservations(shares)
+            let mode = SharingMode::Reservations(shares);
+            Some(webhook::Webhook { mode, steps })
         }
-        _ => {
+        _ => None,
+    };
+    let claims = match carriers.is_none() || args.carrier_nodes.is_some() {
+        true => {
             let bell = watch::Sender::new(0);
             let known = Arc::new(inventory::SharedInventory::default());
             let seen = Arc::new(informers::Cache::watch(&client, &bell, &mut tasks));
@@ -228,8 +250,28 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
                 seen: seen.templates.clone(),
                 owner,
             };
-            SharingMode::Claims { known, templates }
+            let mode = SharingMode::Claims { known, templates };
+            Some(webhook::Webhook { mode, steps })
         }
+        false => None,
+    };
+    let webhook = match (claims, carriers) {
+        (Some(claims), Some(carriers)) => Dispatch::Both {
+            claims,
+            carriers,
+            namespaces: reservation::controller::namespaces(&client, &mut tasks),
+            default: args.sharing,
+        },
+        (Some(webhook), None) => Dispatch::One {
+            mode: Sharing::Claims,
+            webhook,
+        },
+        (None, Some(webhook)) => Dispatch::One {
+            mode: Sharing::Carrier,
+            webhook,
+        },
+        // One of both was made above.
+        (None, None) => return Err(ControllerError::Broken),
     };
     let terms = lease::LeaseConfig {
         namespace,
@@ -238,13 +280,6 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
         length: Duration::from_secs(args.lease_seconds),
     };
     let mut lease = tokio::spawn(lease::keep(client, terms, leads, stopped.clone()));
-    let webhook = webhook::Webhook {
-        mode: way,
-        steps: match args.any_fraction {
-            true => Steps::Any,
-            false => Steps::Eighths,
-        },
-    };
     let (close, closed) = watch::channel(false);
     let mut serving = tokio::spawn(server::serve(door, shown, Arc::new(webhook), closed));
 

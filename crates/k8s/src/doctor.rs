@@ -121,12 +121,14 @@ pub fn rows(facts: &ClusterFacts) -> Vec<Row> {
     let mut rows = vec![version::server(
         &facts.version,
         &facts.gates,
-        facts.by_carriers(),
+        !facts.by_claims(),
     )];
     rows.extend(nodes::rows(facts));
-    match facts.by_carriers() {
-        true => rows.extend(reservations::rows(facts)),
-        false => rows.extend(published::rows(facts)),
+    if facts.by_claims() {
+        rows.extend(published::rows(facts));
+    }
+    if facts.by_carriers() {
+        rows.extend(reservations::rows(facts));
     }
     rows.extend(webhook::rows(facts));
     rows.extend(pods::rows(facts));

@@ -27,6 +27,8 @@ pub mod project;
 pub mod quantity;
 pub mod reservation;
 pub mod role;
+pub mod sharing;
 pub mod slices;
 pub mod submit;
+pub mod uninstall;
 pub mod why;

@@ -8,7 +8,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use divvy_k8s::{
-    admin, cluster, controller, doctor, error_output, glue, node, project, reservation, submit, why,
+    admin, cluster, controller, doctor, error_output, glue, node, project, reservation, submit,
+    uninstall, why,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -46,6 +47,8 @@ enum Verb {
     Carrier(reservation::Args),
     /// Runs the tasks of a ClearML Server's queues as pods
     Glue(glue::Args),
+    /// Removes what `helm uninstall` would leave; the chart's hooks run it
+    Uninstall(uninstall::Args),
 }
 
 fn main() -> ExitCode {
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         }),
         Verb::Carrier(args) => error_output::people(false, async || reservation::run(&args).await),
         Verb::Glue(args) => glue::run(&args),
+        Verb::Uninstall(args) => error_output::people(false, async || uninstall::run(&args).await),
     }
 }
 

@@ -1,32 +1,39 @@
 //! `divvy-k8s node`: the DRA driver on a node, between kubelet, the API server and the node's agent.
 //!
 //! ```text
-//!   kubelet ── plugins_registry/gpu.divvy.dev@reg.sock ──► registration     the driver's name and socket
-//!           ── plugins/gpu.divvy.dev/dra.sock ──┬──► plugin ──► agent       hold a claim, release a claim
-//!                                               └──► health ◄── agent_poll ◄── agent, every few seconds
-//!   API server ◄── slices::publish ◄────────────────────┘
-//!              ◄── reconcile ──► agent                                      orphaned claims
-//!              ◄── incidents ◄── agent                                      events on pods: bypasses, refused memory
+//!   kubelet ── plugins_registry/gpu.divvy.dev-UID@reg.sock ──► registration     the driver's name and socket
+//!           ── plugins/gpu.divvy.dev/dra-UID.sock ──┬──► plugin ──► agent       hold a claim, release a claim
+//!                                                   └──► health ◄── agent_poll ◄── agent, every few seconds
+//!   API server ◄── slices::publish ◄────────────────────────┘
+//!              ◄── reconcile ──► agent                                          orphaned claims
+//!              ◄── incidents ◄── agent                                          events on pods: bypasses, refused memory
 //! ```
 //! It has no state: the agent's journal holds the allocations, so it may be killed at any time. Allocations stay while
 //! it is away; running pods have their limits from files that the agent made, and need neither.
+//!
+//! In a rolling update the old and the new pod of a node serve kubelet side by side, each on sockets of its own
+//! ([`Instance`]); [`leadership`] decides which of them writes.
 
 pub(crate) mod agent;
 mod agent_poll;
 mod allocation;
+pub(crate) mod calls;
 mod claim_lock;
 mod events;
 mod health;
 mod healthz;
 mod incidents;
+pub(crate) mod leadership;
 mod plugin;
 pub mod probe;
 pub mod protocol;
 mod reconcile;
 mod registration;
+mod sharing;
 pub(crate) mod sockets;
 
-use std::fs::{self, File, TryLockError};
+use std::fs::File;
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -40,21 +47,32 @@ use tonic::service::Routes;
 
 use crate::cluster::{self, ClusterError};
 use crate::reservation;
+use crate::reservation::node::ReservationNode;
+use crate::sharing::{CarrierNodes, Sharing};
 use crate::slices::publish::Publisher;
 use agent::Agent;
 use agent_poll::Wellness;
+use calls::CallCount;
 use health::HealthService;
+use leadership::{Leadership, LockError};
 use plugin::{DraDriver, Kubelet};
 use protocol::dra::dra_plugin_server::DraPluginServer;
 use protocol::health::dra_resource_health_server::DraResourceHealthServer;
 use protocol::registration::registration_server::RegistrationServer;
 use registration::Registrar;
+use sharing::NodeSharing;
 use sockets::SocketError;
 
-pub use registration::{driver_socket, registration_socket};
+pub use registration::{Instance, NoInstance, driver_socket, registration_socket};
+pub(crate) use registration::{is_registration_socket, suffix};
 
-/// Between two tries to be the only one.
-const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// How long a driver that ends waits for its successor: the DaemonSet's controller creates a new pod at once, and its
+/// containers start within seconds. Without a successor (an uninstall) the wait is for nothing.
+const SUCCESSOR: Duration = Duration::from_secs(10);
+/// How long a driver that ends finishes its calls. Kubelet gives up after 45 s (`defaultClientCallTimeout`).
+pub(crate) const LAST_CALLS: Duration = Duration::from_secs(45);
+/// Between two looks for sockets of drivers that were killed.
+const SWEEP: Duration = Duration::from_secs(60);
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -67,10 +85,16 @@ pub struct Args {
     /// Socket of this node's `divvy daemon`
     #[arg(long, value_name = "SOCKET", default_value = "/run/divvy/divvy.sock")]
     agent: PathBuf,
+    /// The uid of its pod: the drivers of a rolling update then serve side by side, each on sockets of its own
+    #[arg(long, value_name = "UID")]
+    instance: Option<Instance>,
     /// Carrier mode: allocates sixteenths of the GPUs of reservation pods, instead of preparing claims
     #[arg(long)]
     carrier: bool,
-    /// Address for GET /healthz, for a liveness probe
+    /// With --carrier: only if this node has all of these labels; otherwise it prepares claims
+    #[arg(long, value_name = "KEY=VALUE,…", requires = "carrier")]
+    carrier_nodes: Option<CarrierNodes>,
+    /// Address for GET /healthz and /readyz, for probes
     #[arg(long, value_name = "ADDRESS:PORT")]
     health_listen: Option<SocketAddr>,
 }
@@ -80,8 +104,8 @@ pub struct Args {
 pub enum NodeError {
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    #[error("cannot lock {path}")]
-    Lock { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Lock(#[from] LockError),
     #[error(transparent)]
     Socket(#[from] SocketError),
     #[error("cannot wait for signals")]
@@ -93,22 +117,58 @@ pub enum NodeError {
     },
 }
 
-/// Serves until SIGTERM or SIGINT: then no new calls are taken, the sockets are removed, and what is held stays held.
+/// Serves until SIGTERM or SIGINT: then a successor takes over, calls in progress end, the sockets are removed, and what
+/// is held stays held.
 ///
 /// # Errors
 /// No cluster is known, or kubelet's folders cannot be written.
 pub async fn run(args: Args) -> Result<(), NodeError> {
     let client = cluster::client().await?;
-    let (end, stop) = watch::channel(false);
-    let mut told = ShutdownSignals::listen().map_err(NodeError::Signals)?;
-    let driver = driver_socket(&args.kubelet_dir);
-    let _alone = tokio::select! {
-        alone = alone(&driver) => alone?,
-        () = told.end() => return Ok(()),
+    let mut signals = ShutdownSignals::listen().map_err(NodeError::Signals)?;
+    let kubelet = &args.kubelet_dir;
+    let driver = driver_socket(kubelet, args.instance.as_ref());
+    let leadership = Leadership::of(driver.parent().unwrap_or(kubelet));
+    // Drivers without a name have the same sockets, so one serves at a time.
+    let alone = match args.instance {
+        Some(_) => None,
+        None => tokio::select! {
+            alone = leadership.take() => Some(alone?),
+            () = signals.end() => return Ok(()),
+        },
     };
-    if args.carrier {
-        return carry(args, client, told).await;
+    remove_stale(kubelet);
+    let shutdown = Shutdown::new(args.instance.is_some(), leadership);
+    let agent = Agent::new(&args.agent);
+    let sharing = args.carrier_nodes.as_ref().map(|carriers| NodeSharing {
+        client: client.clone(),
+        agent: &agent,
+        node: &args.node_name,
+        carriers,
+    });
+    let mode = match (&sharing, args.carrier) {
+        (_, false) => Sharing::Claims,
+        (None, true) => Sharing::Carrier,
+        (Some(sharing), true) => tokio::select! {
+            mode = sharing.at_start() => mode,
+            () = signals.end() => return Ok(()),
+        },
+    };
+    let sharing = sharing.as_ref();
+    match mode {
+        Sharing::Claims => prepare(&args, client, signals, (shutdown, alone, sharing)).await,
+        Sharing::Carrier => carry(&args, client, signals, (shutdown, alone, sharing)).await,
     }
+}
+
+/// Serves kubelet with claims: the DRA driver.
+async fn prepare(
+    args: &Args,
+    client: kube::Client,
+    signals: ShutdownSignals,
+    (shutdown, alone, sharing): (Shutdown, Option<File>, Option<&NodeSharing<'_>>),
+) -> Result<(), NodeError> {
+    let kubelet = &args.kubelet_dir;
+    let driver = driver_socket(kubelet, args.instance.as_ref());
     let plugin = Arc::new(DraDriver::new(
         &args.node_name,
         client.clone(),
@@ -117,58 +177,212 @@ pub async fn run(args: Args) -> Result<(), NodeError> {
     let (lists, listed) = watch::channel(None);
     let (feels, wellness) = watch::channel(Wellness::new());
     tokio::spawn(agent_poll::run(Arc::clone(&plugin), lists, feels));
-    tokio::spawn(Publisher::new(client, args.node_name.clone()).run(listed));
-    tokio::spawn(reconcile::run(Arc::clone(&plugin), stop.clone()));
-    tokio::spawn(incidents::run(Arc::clone(&plugin), stop.clone()));
     if let Some(address) = args.health_listen {
-        let sockets = [driver.clone(), registration_socket(&args.kubelet_dir)];
-        let listening = healthz::listen(address, sockets).await;
+        let sockets = [
+            driver.clone(),
+            registration_socket(kubelet, args.instance.as_ref()),
+        ];
+        let listening = healthz::listen(address, sockets, shutdown.registered.subscribe()).await;
         listening.map_err(|source| NodeError::Probes { address, source })?;
     }
-    tokio::spawn(async move {
-        told.end().await;
-        end.send_replace(true);
-    });
-    let teller = HealthService {
-        node: args.node_name,
-        wellness,
-        stop: stop.clone(),
+    let publisher = Publisher::new(client.clone(), args.node_name.clone());
+    let (leader, stop) = (Arc::clone(&plugin), shutdown.stop.subscribe());
+    let published = listed.clone();
+    let kubelet_dir = kubelet.clone();
+    let lead = async move {
+        tokio::join!(
+            publisher.run(published),
+            reconcile::run(Arc::clone(&leader), stop.clone()),
+            incidents::run(leader, stop),
+            sweep(&kubelet_dir),
+        );
     };
-    serve(&args.kubelet_dir, plugin, teller, stop).await?;
+    let teller = HealthService {
+        node: args.node_name.clone(),
+        wellness,
+        stop: shutdown.stop.subscribe(),
+    };
+    let served = serve(
+        kubelet,
+        (args.instance.as_ref(), &shutdown),
+        Arc::clone(&plugin),
+        teller,
+    );
+    let change = async {
+        match sharing {
+            Some(sharing) => sharing.changes(Sharing::Claims).await,
+            None => pending().await,
+        }
+    };
+    let withdraw = async {
+        let publisher = Publisher::new(client, args.node_name.clone());
+        if let Err(error) = publisher.withdraw().await {
+            tracing::warn!(
+                "cannot delete the ResourceSlices of this node: {}",
+                cluster::chain(&error)
+            );
+        }
+        if let Some(sharing) = sharing {
+            sharing.settle().await;
+        }
+    };
+    let ended = shutdown.run((signals, alone), (lead, change, withdraw), plugin.calls());
+    tokio::try_join!(async { served.await.map_err(NodeError::from) }, ended)?;
+    // Until here, so that the agent was polled for kubelet's sake after the end of the leadership.
+    drop(listed);
     Ok(())
 }
 
 /// Serves kubelet with sixteenths, in carrier mode.
 async fn carry(
-    args: Args,
+    args: &Args,
     client: kube::Client,
-    mut told: ShutdownSignals,
+    signals: ShutdownSignals,
+    (shutdown, alone, sharing): (Shutdown, Option<File>, Option<&NodeSharing<'_>>),
 ) -> Result<(), NodeError> {
+    let socket = reservation::plugin_socket(&args.kubelet_dir, args.instance.as_ref());
     if let Some(address) = args.health_listen {
-        let sockets = [reservation::plugin_socket(&args.kubelet_dir)];
-        let listening = healthz::listen(address, sockets).await;
+        let listening =
+            healthz::listen(address, [socket.clone()], shutdown.registered.subscribe()).await;
         listening.map_err(|source| NodeError::Probes { address, source })?;
     }
-    let (end, stop) = watch::channel(false);
-    tokio::spawn(async move {
-        told.end().await;
-        end.send_replace(true);
-    });
     let agent = Agent::new(&args.agent);
-    reservation::node::run(client, agent, args.node_name, &args.kubelet_dir, stop).await?;
+    let (part, shares) =
+        ReservationNode::new(client, agent, args.node_name.clone(), &args.kubelet_dir);
+    let part = Arc::new(part);
+    let served = reservation::node::run(
+        Arc::clone(&part),
+        shares,
+        &socket,
+        shutdown.registered.clone(),
+        shutdown.stop.subscribe(),
+    );
+    let kubelet = args.kubelet_dir.clone();
+    let leader = Arc::clone(&part);
+    let lead = async move {
+        tokio::join!(leader.lead(), sweep(&kubelet));
+    };
+    let change = async {
+        match sharing {
+            Some(sharing) => sharing.changes(Sharing::Carrier).await,
+            None => pending().await,
+        }
+    };
+    let withdraw = async {
+        if let Err(error) = part.withdraw().await {
+            tracing::warn!("{error}");
+        }
+        if let Some(sharing) = sharing {
+            sharing.settle().await;
+        }
+    };
+    let ended = shutdown.run((signals, alone), (lead, change, withdraw), part.calls());
+    tokio::try_join!(async { served.await.map_err(NodeError::from) }, ended)?;
     Ok(())
+}
+
+/// Removes, again and again, the sockets of drivers that were killed beside this one.
+async fn sweep(kubelet: &Path) {
+    loop {
+        sleep(SWEEP).await;
+        remove_stale(kubelet);
+    }
+}
+
+/// Removes the sockets of drivers that were killed, of both modes.
+fn remove_stale(kubelet: &Path) {
+    sockets::remove_stale(
+        &kubelet.join("plugins_registry"),
+        registration::is_registration_socket,
+    );
+    if let Some(folder) = driver_socket(kubelet, None).parent() {
+        sockets::remove_stale(folder, registration::is_driver_socket);
+    }
+    if let Some(folder) = reservation::plugin_socket(kubelet, None).parent() {
+        sockets::remove_stale(folder, reservation::is_plugin_socket);
+    }
+}
+
+/// The life of a driver among those of its node: it leads once it is registered and no other one leads; told to end, it
+/// leaves the lead to its successor, finishes its calls, and only then stops serving.
+struct Shutdown {
+    has_successor: bool,
+    leadership: Leadership,
+    registered: watch::Sender<bool>,
+    stop: watch::Sender<bool>,
+}
+
+impl Shutdown {
+    fn new(has_successor: bool, leadership: Leadership) -> Self {
+        Self {
+            has_successor,
+            leadership,
+            registered: watch::Sender::new(false),
+            stop: watch::Sender::new(false),
+        }
+    }
+
+    /// Runs `lead` while this driver leads; returns once it has stopped serving.
+    ///
+    /// When `change` ends, the node has to serve in the other mode: `withdraw` takes back what this one offers, and the
+    /// program ends, so that kubelet starts it anew.
+    async fn run(
+        &self,
+        (mut signals, alone): (ShutdownSignals, Option<File>),
+        (lead, change, withdraw): (
+            impl Future<Output = ()>,
+            impl Future<Output = ()>,
+            impl Future<Output = ()>,
+        ),
+        calls: &CallCount,
+    ) -> Result<(), NodeError> {
+        let leads = async {
+            let lock = match alone {
+                Some(lock) => lock,
+                None => {
+                    let mut registered = self.registered.subscribe();
+                    let _ = registered.wait_for(|registered| *registered).await;
+                    self.leadership.take().await?
+                }
+            };
+            lead.await;
+            drop(lock);
+            Ok(())
+        };
+        // The lead and its lock are dropped at the end of this.
+        let changes = tokio::select! {
+            led = leads => {
+                led.map_err(NodeError::Lock)?;
+                false
+            }
+            () = change => true,
+            () = signals.end() => false,
+        };
+        if changes {
+            withdraw.await;
+        } else if self.has_successor && !self.leadership.succeeded(SUCCESSOR).await? {
+            tracing::info!("no other driver of this node took over");
+        }
+        if !calls.finished(LAST_CALLS).await {
+            tracing::warn!("calls of kubelet are still in progress; kubelet will repeat them");
+        }
+        self.stop.send_replace(true);
+        Ok(())
+    }
 }
 
 /// Both sockets: the driver's first, as kubelet calls it as soon as it knows of it, and it last, after kubelet has been told.
 async fn serve(
     kubelet: &Path,
+    (instance, shutdown): (Option<&Instance>, &Shutdown),
     plugin: Arc<DraDriver>,
     teller: HealthService,
-    stop: watch::Receiver<bool>,
 ) -> Result<(), SocketError> {
-    let driver = driver_socket(kubelet);
-    let registrar = RegistrationServer::new(Registrar::new(&driver));
-    let registration = registration_socket(kubelet);
+    let driver = driver_socket(kubelet, instance);
+    let registrar = Registrar::new(&driver, shutdown.registered.clone());
+    let registrar = RegistrationServer::new(registrar);
+    let registration = registration_socket(kubelet, instance);
+    let stop = shutdown.stop.subscribe();
     let routes = Routes::new(DraPluginServer::new(Kubelet(plugin)))
         .add_service(DraResourceHealthServer::new(teller));
     let (there, is_there) = watch::channel(false);
@@ -182,32 +396,6 @@ async fn serve(
         served
     };
     tokio::try_join!(serve_driver, serve_registration).map(drop)
-}
-
-/// Waits until no other driver serves these sockets: one that is being replaced lives on for a moment.
-async fn alone(driver: &Path) -> Result<File, NodeError> {
-    let path = driver.with_file_name("lock");
-    let failed = |source| NodeError::Lock {
-        path: path.clone(),
-        source,
-    };
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).map_err(failed)?;
-    }
-    let mut told = false;
-    loop {
-        let file = File::create(&path).map_err(failed)?;
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) => {}
-            Err(TryLockError::Error(error)) => return Err(failed(error)),
-        }
-        if !told {
-            told = true;
-            tracing::info!("another driver is still running; waiting until it ends");
-        }
-        sleep(TRY_AGAIN).await;
-    }
 }
 
 /// Signals that ask for a clean end.

@@ -38,7 +38,7 @@ use std::process::ExitCode;
 use divvy_api::v1::{Error, ErrorCode};
 use tokio::signal::unix::{SignalKind, signal};
 
-pub use registration::plugin_socket;
+pub use registration::{is_plugin_socket, plugin_socket};
 
 use crate::error_output;
 

@@ -270,6 +270,7 @@ mod tests {
             backfill: true,
             preemption: Preemption::Off,
             detached: true,
+            standby: true,
             sim: Some("l4:1".into()),
             grace: Duration::from_secs(1),
             idle: Some(Idle {

@@ -137,6 +137,7 @@ impl Source {
     fn merged(&self, file: DaemonOptions) -> DaemonOptions {
         let (mut options, flags) = (file, &self.flags);
         options.detached = flags.detached;
+        options.standby = flags.standby;
         options.listen.system = flags.listen.system;
         if let Some(flags) = &flags.clearml {
             let clearml = options.clearml.get_or_insert_default();

@@ -10,7 +10,9 @@ use serde::Serialize;
 use crate::claim::DRIVER;
 use crate::error_output::{self, Format};
 use crate::quantity::Quantity;
+use crate::reservation::share::GpuShare;
 use crate::role::{self, Role};
+use crate::sharing::Sharing;
 
 /// A node, and how pods can use its GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -20,6 +22,8 @@ pub struct NodeRow {
     /// `dynamic-mig` or `fractions`.
     pub role: &'static str,
     pub role_labels: Vec<&'static str>,
+    /// `claims` or `carrier`; none while the node offers nothing.
+    pub sharing: Option<&'static str>,
     /// UUIDs of the GPUs that Divvy publishes.
     pub gpus: Vec<String>,
     /// The number of GPUs that are shared in fractions, and of those that can be split into MIG instances.
@@ -81,13 +85,13 @@ pub fn attribute<'a>(device: &'a Device, name: &str) -> Option<&'a str> {
 }
 
 /// Sorted by name.
-pub fn rows(nodes: &[Node], slices: &[ResourceSlice]) -> Vec<NodeRow> {
-    let mut rows: Vec<NodeRow> = nodes.iter().map(|node| row(node, slices)).collect();
+pub fn rows(nodes: &[Node], slices: &[ResourceSlice], shares: &[GpuShare]) -> Vec<NodeRow> {
+    let mut rows: Vec<NodeRow> = nodes.iter().map(|node| row(node, slices, shares)).collect();
     rows.sort_by(|a, b| a.node.cmp(&b.node));
     rows
 }
 
-fn row(node: &Node, slices: &[ResourceSlice]) -> NodeRow {
+fn row(node: &Node, slices: &[ResourceSlice], shares: &[GpuShare]) -> NodeRow {
     let name = node.metadata.name.clone().unwrap_or_default();
     let role = role::of(node.metadata.labels.as_ref());
     let pool = Pool::of(&name, slices);
@@ -97,8 +101,14 @@ fn row(node: &Node, slices: &[ResourceSlice]) -> NodeRow {
             .filter_map(|device| attribute(device, "uuid"))
             .collect()
     };
+    let is_carrier = shares.iter().any(|share| share.spec.node == name);
     NodeRow {
         ready: is_ready(node),
+        sharing: match (pool.slices.is_empty(), is_carrier) {
+            (false, _) => Some(Sharing::Claims.as_str()),
+            (true, true) => Some(Sharing::Carrier.as_str()),
+            (true, false) => None,
+        },
         role: role.as_str(),
         gpus: with(|_| true).into_iter().map(str::to_owned).collect(),
         gpus_in_parts: with(|device| device.allow_multiple_allocations == Some(true)).len(),
@@ -144,12 +154,13 @@ pub fn render(rows: Vec<NodeRow>, format: Format) -> Result<String, Error> {
     if format.is_json() {
         return error_output::json("NodeList", rows);
     }
-    let lines: Vec<[String; 6]> = rows
+    let lines: Vec<[String; 7]> = rows
         .iter()
         .map(|row| {
             [
                 row.node.clone(),
                 row.role.to_owned(),
+                row.sharing.unwrap_or("-").to_owned(),
                 row.gpus.len().to_string(),
                 modes(row),
                 match row.slices {
@@ -160,7 +171,15 @@ pub fn render(rows: Vec<NodeRow>, format: Format) -> Result<String, Error> {
             ]
         })
         .collect();
-    let titles = ["NODE", "ROLE", "GPUS", "MODE", "PUBLISHED", "REASON"];
+    let titles = [
+        "NODE",
+        "ROLE",
+        "SHARING",
+        "GPUS",
+        "MODE",
+        "PUBLISHED",
+        "REASON",
+    ];
     Ok(error_output::table(titles, &lines))
 }
 
@@ -263,13 +282,18 @@ mod tests {
             ),
             slice("a", 1, 2, json!([part("GPU-2")])),
         ];
-        let text = render(rows(&nodes, &slices), Format::Table).unwrap();
+        let share: GpuShare = serde_json::from_value(json!({
+            "apiVersion": "divvy.dev/v1alpha1", "kind": "GpuShare", "metadata": { "name": "gpu-3" },
+            "spec": { "node": "c", "gpu": "GPU-3" },
+        }))
+        .unwrap();
+        let text = render(rows(&nodes, &slices, &[share]), Format::Table).unwrap();
         assert_eq!(
             text,
-            "NODE  ROLE         GPUS  MODE             PUBLISHED                      REASON\n\
-             a     fractions    1     1 shared         1 devices in 1 ResourceSlices  ResourceSlices of its pool are missing, so the scheduler allocates none of its devices; NVIDIA's device plugin allocates the same GPUs (2 nvidia.com/gpu)\n\
-             b     dynamic-mig  2     1 shared, 1 mig  3 devices in 1 ResourceSlices\n\
-             c     fractions    0     -                nothing\n"
+            "NODE  ROLE         SHARING  GPUS  MODE             PUBLISHED                      REASON\n\
+             a     fractions    claims   1     1 shared         1 devices in 1 ResourceSlices  ResourceSlices of its pool are missing, so the scheduler allocates none of its devices; NVIDIA's device plugin allocates the same GPUs (2 nvidia.com/gpu)\n\
+             b     dynamic-mig  claims   2     1 shared, 1 mig  3 devices in 1 ResourceSlices\n\
+             c     fractions    carrier  0     -                nothing\n"
         );
     }
 
@@ -278,6 +302,7 @@ mod tests {
         let rows = rows(
             &[node("b", json!({}), "0")],
             &[slice("b", 2, 1, json!([part("GPU-0")]))],
+            &[],
         );
         let text = render(rows, Format::Json).unwrap();
         let list: Value = serde_json::from_str(&text).unwrap();

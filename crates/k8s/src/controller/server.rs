@@ -20,8 +20,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tracing::{debug, warn};
 
+use super::dispatch::Dispatch;
 use super::registration::{PATH, TIMEOUT_SECONDS};
-use super::webhook::Webhook;
 
 /// The API server takes requests of 3 MiB (`MaxRequestBodyBytes`); a review of an update has the object twice.
 const MOST_BYTES: usize = 8 << 20;
@@ -60,7 +60,7 @@ impl ResolvesServerCert for ServingCert {
 pub async fn serve(
     listener: TcpListener,
     shown: Arc<ServingCert>,
-    webhook: Arc<Webhook>,
+    webhook: Arc<Dispatch>,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -119,7 +119,7 @@ async fn accept(
 
 async fn converse(
     stream: TlsStream<TcpStream>,
-    webhook: &Arc<Webhook>,
+    webhook: &Arc<Dispatch>,
     large: &Arc<Semaphore>,
     mut stop: watch::Receiver<bool>,
 ) {
@@ -151,7 +151,7 @@ async fn converse(
 }
 
 async fn answer(
-    webhook: &Webhook,
+    webhook: &Dispatch,
     large: &Semaphore,
     request: Request<Incoming>,
 ) -> Response<Body> {

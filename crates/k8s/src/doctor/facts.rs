@@ -18,6 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::version;
+use crate::claim::DRIVER;
 use crate::cluster;
 use crate::error_output;
 use crate::kueue::store::{Served, served};
@@ -55,9 +56,16 @@ pub struct ClusterFacts {
 }
 
 impl ClusterFacts {
-    /// Whether parts of GPUs are had by carriers here.
+    /// Whether parts of GPUs are had by carriers here, on some nodes or on all.
     pub fn by_carriers(&self) -> bool {
         self.shares.as_ref().is_ok_and(|shares| !shares.is_empty())
+    }
+
+    /// Whether parts of GPUs are had by claims here: on all nodes, or on some beside carriers.
+    pub fn by_claims(&self) -> bool {
+        let is_ours = |slice: &ResourceSlice| slice.spec.driver == DRIVER;
+        let slices = self.slices.as_deref().unwrap_or_default();
+        !self.by_carriers() || slices.iter().any(is_ours)
     }
 }
 

@@ -38,7 +38,7 @@ pub fn rows(facts: &ClusterFacts) -> Vec<Row> {
     vec![
         present(facts, &ours),
         plugin(facts, &ours),
-        kubelets(&ours, facts.by_carriers()),
+        kubelets(&ours, facts),
         cdi(&ours),
         variable(facts),
     ]
@@ -226,13 +226,14 @@ fn called(set: &DaemonSet) -> String {
     )
 }
 
-fn kubelets(ours: &[&Node], by_carriers: bool) -> Row {
+fn kubelets(ours: &[&Node], facts: &ClusterFacts) -> Row {
     const CHECK: &str = "nodes.kubelet";
     const READ: &str = "kubelet versions in the nodes' status";
     let mut old = Vec::new();
     // Sixteenths are given out by the device plugin's API, which is older than any that is left.
-    let ours = if by_carriers { &[] } else { ours };
-    for node in ours {
+    let shares = facts.shares.as_deref().unwrap_or_default();
+    let has_claims = |node: &&&Node| shares.iter().all(|share| share.spec.node != name(node));
+    for node in ours.iter().filter(has_claims) {
         let version = info(node, |info| &info.kubelet_version);
         if parse(version).is_none_or(|(major, minor, _)| (major, minor) < KUBELET) {
             old.push(format!("{} ({})", name(node), or_none(version)));

@@ -7,12 +7,45 @@ use k8s_openapi::api::core::v1::Pod;
 use super::facts::ClusterFacts;
 use super::{Row, Status, few};
 use crate::admin::nodes::plugin_gpus;
+use crate::claim::DRIVER;
 use crate::reservation::NAMESPACE;
 use crate::reservation::pod::is_gated;
 use crate::reservation::share::GpuShare;
 
 pub fn rows(facts: &ClusterFacts) -> Vec<Row> {
-    vec![shares(facts), carriers(facts), waiting(facts)]
+    vec![modes(facts), shares(facts), carriers(facts), waiting(facts)]
+}
+
+/// The mode of each node: claims or carrier, never both.
+fn modes(facts: &ClusterFacts) -> Row {
+    const CHECK: &str = "nodes.sharing";
+    const READ: &str = "GpuShares, ResourceSlices";
+    let carriers: BTreeSet<&str> = all(facts)
+        .iter()
+        .map(|share| share.spec.node.as_str())
+        .collect();
+    let slices = facts.slices.as_deref().unwrap_or_default().iter();
+    let claims: BTreeSet<&str> = slices
+        .filter(|slice| slice.spec.driver == DRIVER)
+        .filter_map(|slice| slice.spec.node_name.as_deref())
+        .collect();
+    let list = |nodes: &BTreeSet<&str>| few(&nodes.iter().collect::<Vec<_>>());
+    let found = match claims.is_empty() {
+        true => format!("carrier: {}", list(&carriers)),
+        false => format!("claims: {}; carrier: {}", list(&claims), list(&carriers)),
+    };
+    let both: BTreeSet<&str> = carriers.intersection(&claims).copied().collect();
+    match both.is_empty() {
+        true => Row::ok(CHECK, READ, found),
+        false => Row::ok(CHECK, READ, found).but(
+            Status::Warn,
+            format!(
+                "both modes offer the GPUs of {}: the node changes its mode, or its pod is down",
+                list(&both)
+            ),
+            "see the events of the node, and the log of its pod's container `plugin`",
+        ),
+    }
 }
 
 fn all(facts: &ClusterFacts) -> &[GpuShare] {

@@ -1,4 +1,4 @@
-//! Kubernetes events on claims and pods.
+//! Kubernetes events on claims, pods and nodes.
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
@@ -15,6 +15,7 @@ pub struct Events(Recorder);
 pub enum Kind {
     Claim,
     Pod,
+    Node,
 }
 
 impl Kind {
@@ -23,6 +24,7 @@ impl Kind {
         match self {
             Self::Claim => ["resource.k8s.io/v1", "ResourceClaim", "claim"],
             Self::Pod => ["v1", "Pod", "pod"],
+            Self::Node => ["v1", "Node", "node"],
         }
     }
 }
@@ -68,7 +70,8 @@ impl Events {
         let reference = ObjectReference {
             api_version: Some(version.to_owned()),
             kind: Some(kind.to_owned()),
-            namespace: Some(namespace.to_owned()),
+            // The event of an object without a namespace is in `default`.
+            namespace: (!namespace.is_empty()).then(|| namespace.to_owned()),
             name: Some(name.to_owned()),
             uid: Some(uid.to_owned()),
             ..ObjectReference::default()

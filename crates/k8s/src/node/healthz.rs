@@ -1,4 +1,4 @@
-//! The liveness probe of the node driver.
+//! The liveness and readiness probes of the node driver.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,8 +8,10 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
 use tokio::net::{TcpListener, UnixStream};
+use tokio::sync::watch;
 
-/// Answers `GET /healthz` for as long as the program runs: 200 while all these sockets have a listener.
+/// Answers `GET /healthz` for as long as the program runs: 200 while all these sockets have a listener. `GET /readyz`
+/// is 200 once kubelet has registered this driver: only then may a rolling update end the one before it.
 ///
 /// The agent is not asked: what it does not answer is its own container's probe's matter, and this program waits for it.
 ///
@@ -18,6 +20,7 @@ use tokio::net::{TcpListener, UnixStream};
 pub async fn listen(
     address: SocketAddr,
     sockets: impl Into<Vec<PathBuf>>,
+    registered: watch::Receiver<bool>,
 ) -> io::Result<SocketAddr> {
     let sockets = sockets.into();
     let listener = TcpListener::bind(address).await?;
@@ -34,7 +37,21 @@ pub async fn listen(
             (StatusCode::OK, "ok\n".to_owned())
         }
     });
-    let app = Router::new().route("/healthz", answer);
+    let is_ready = get(move || {
+        let is_registered = *registered.borrow();
+        async move {
+            match is_registered {
+                true => (StatusCode::OK, "ok\n"),
+                false => (
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "kubelet has not registered this driver yet\n",
+                ),
+            }
+        }
+    });
+    let app = Router::new()
+        .route("/healthz", answer)
+        .route("/readyz", is_ready);
     tokio::spawn(async { axum::serve(listener, app).await });
     Ok(address)
 }
@@ -47,9 +64,13 @@ mod tests {
     use super::*;
 
     async fn probe(address: SocketAddr) -> String {
+        get(address, "/healthz").await
+    }
+
+    async fn get(address: SocketAddr, path: &str) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        let call = b"GET /healthz HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n";
-        stream.write_all(call).await.unwrap();
+        let call = format!("GET {path} HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n");
+        stream.write_all(call.as_bytes()).await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
         answer
@@ -60,7 +81,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let sockets = ["a.sock", "b.sock"].map(|name| folder.path().join(name));
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let address = listen(any, sockets.clone()).await.unwrap();
+        let (_, registered) = watch::channel(false);
+        let address = listen(any, sockets.clone(), registered).await.unwrap();
         let _a = UnixListener::bind(&sockets[0]).unwrap();
         let ill = probe(address).await;
         assert!(ill.starts_with("HTTP/1.1 503"), "{ill}");
@@ -68,5 +90,16 @@ mod tests {
         let _b = UnixListener::bind(&sockets[1]).unwrap();
         let well = probe(address).await;
         assert!(well.starts_with("HTTP/1.1 200"), "{well}");
+    }
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_driver_is_ready_once_kubelet_has_registered_it() {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let (register, registered) = watch::channel(false);
+        let address = listen(any, [], registered).await.unwrap();
+        let early = get(address, "/readyz").await;
+        assert!(early.starts_with("HTTP/1.1 503"), "{early}");
+        register.send_replace(true);
+        let late = get(address, "/readyz").await;
+        assert!(late.starts_with("HTTP/1.1 200"), "{late}");
     }
 }

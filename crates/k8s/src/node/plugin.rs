@@ -18,6 +18,7 @@ use tonic::{Request, Response, Status};
 use crate::cluster;
 use crate::node::agent::Agent;
 use crate::node::allocation::{self, Unprepared};
+use crate::node::calls::CallCount;
 use crate::node::claim_lock::KeyedMutex;
 use crate::node::events::{EventTarget, Events, Kind};
 use crate::node::incidents::{self, IncidentLog};
@@ -37,6 +38,7 @@ pub struct DraDriver {
     events: Events,
     claim_lock: KeyedMutex,
     incidents: Mutex<IncidentLog>,
+    calls: CallCount,
 }
 
 /// Why a claim is not prepared or unprepared; kubelet shows it in an event of the pod and tries again.
@@ -63,7 +65,13 @@ impl DraDriver {
             agent,
             claim_lock: KeyedMutex::default(),
             incidents: Mutex::default(),
+            calls: CallCount::default(),
         }
+    }
+
+    /// The calls of kubelet that are in progress.
+    pub(super) fn calls(&self) -> &CallCount {
+        &self.calls
     }
 
     pub(super) fn node(&self) -> &str {
@@ -174,7 +182,11 @@ impl DraPlugin for Kubelet {
         let prepared = claims.map(|claim| {
             let plugin = Arc::clone(&self.0);
             let uid = claim.uid.clone();
-            whole(uid, async move { plugin.prepare(&claim).await })
+            let call = plugin.calls.begin();
+            whole(uid, async move {
+                let _call = call;
+                plugin.prepare(&claim).await
+            })
         });
         let answer = |(uid, prepared): (String, Result<Vec<Device>, PrepareError>)| {
             let (devices, error) = match prepared {
@@ -195,7 +207,11 @@ impl DraPlugin for Kubelet {
         let unprepared = claims.map(|claim| {
             let plugin = Arc::clone(&self.0);
             let uid = claim.uid.clone();
-            whole(uid, async move { plugin.unprepare(&claim).await })
+            let call = plugin.calls.begin();
+            whole(uid, async move {
+                let _call = call;
+                plugin.unprepare(&claim).await
+            })
         });
         let answer = |(uid, unprepared): (String, Result<(), PrepareError>)| {
             let failure = unprepared.err();

@@ -6,6 +6,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,6 +21,21 @@ use tonic::transport::Server;
 const LOOK: Duration = Duration::from_secs(1);
 /// For calls that are on their way when the program is told to stop; a pod has 30 s by default before it is killed.
 const LAST_CALLS: Duration = Duration::from_secs(10);
+
+/// Removes the sockets of a folder that no process listens on, as a driver leaves them that was killed with SIGKILL.
+/// `is_ours` says by its name whether a file is one of this driver's.
+pub fn remove_stale(folder: &Path, is_ours: fn(&str) -> bool) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let is_ours = entry.file_name().to_str().is_some_and(is_ours);
+        let path = entry.path();
+        // A full backlog is another error, of a process that lives.
+        let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+        let is_dead = || StdStream::connect(&path).is_err_and(is_refused);
+        if is_ours && is_dead() && fs::remove_file(&path).is_ok() {
+            tracing::info!("removed {}, which an earlier driver left", path.display());
+        }
+    }
+}
 
 /// A socket cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -105,4 +121,28 @@ fn connections(listener: UnixListener) -> impl Stream<Item = io::Result<UnixStre
         let accepted = listener.accept().await.map(|(stream, _)| stream);
         Some((accepted, listener))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+    use crate::node::registration::is_registration_socket;
+
+    #[test]
+    fn sockets_of_dead_drivers_go_and_those_of_living_and_of_other_drivers_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let living = UnixListener::bind(path("gpu.divvy.dev-b@reg.sock")).unwrap();
+        for dead in ["gpu.divvy.dev-a@reg.sock", "other-reg.sock"] {
+            drop(UnixListener::bind(path(dead)).unwrap());
+        }
+        remove_stale(folder.path(), is_registration_socket);
+        let names = fs::read_dir(folder.path()).unwrap();
+        let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["gpu.divvy.dev-b@reg.sock", "other-reg.sock"]);
+        drop(living);
+    }
 }

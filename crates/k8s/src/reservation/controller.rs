@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::reflector::{self, Store};
@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 
 use super::assign::{Failed, ReservationStep, is_empty, plan};
 use super::cluster_state::cluster_state;
-use super::pod::{RESERVATION_LABEL, reservation_pod, ungated};
+use super::pod::{RESERVATION_LABEL, ReservationTemplate, reservation_pod, ungated};
 use super::share::{Assignment, GpuShare};
 use super::{LABEL, NAMESPACE};
 use crate::cluster;
@@ -52,22 +52,28 @@ pub(crate) fn shares(client: &Client, tasks: &mut JoinSet<()>) -> Store<GpuShare
     watched(api, watcher::Config::default(), &Arc::default(), tasks)
 }
 
+/// The namespaces of the cluster, kept up to date.
+pub(crate) fn namespaces(client: &Client, tasks: &mut JoinSet<()>) -> Store<Namespace> {
+    let api = Api::all(client.clone());
+    watched(api, watcher::Config::default(), &Arc::default(), tasks)
+}
+
 /// Works while this replica leads.
 pub(crate) async fn lead(
     client: Client,
-    image: String,
+    common: ReservationTemplate,
     mut leads: tokio::sync::watch::Receiver<bool>,
 ) {
     while leads.wait_for(|leads| *leads).await.is_ok() {
         tokio::select! {
-            () = run(client.clone(), image.clone()) => {}
+            () = run(client.clone(), common.clone()) => {}
             _ = leads.wait_for(|leads| !*leads) => {}
         }
     }
 }
 
-/// Keeps carriers and assignments as pods want them, for good. `image` is what carriers run: this program's own.
-async fn run(client: Client, image: String) {
+/// Keeps carriers and assignments as pods want them, for good. `common` is what all carriers have.
+async fn run(client: Client, common: ReservationTemplate) {
     let changed = Arc::new(Notify::new());
     // The watches end with this.
     let tasks = &mut JoinSet::new();
@@ -110,7 +116,7 @@ async fn run(client: Client, image: String) {
             })
             .collect();
         let steps = plan(&seen, &empty_since, now);
-        let wait = match apply_steps(&client, &sight, &steps, &image).await {
+        let wait = match apply_steps(&client, &sight, &steps, &common).await {
             true => {
                 pause = AGAIN;
                 TICK
@@ -184,7 +190,7 @@ async fn apply_steps(
     client: &Client,
     sight: &ReservationCache,
     steps: &[ReservationStep],
-    image: &str,
+    common: &ReservationTemplate,
 ) -> bool {
     // A share that was written here is newer than the one that was looked at.
     let mut written = BTreeMap::new();
@@ -195,7 +201,7 @@ async fn apply_steps(
             continue;
         }
         tracing::info!("{step}");
-        if let Err(error) = apply_step(client, sight, &mut written, step, image).await {
+        if let Err(error) = apply_step(client, sight, &mut written, step, common).await {
             tracing::info!("{error}; retrying");
             failed.add(step);
             whole = false;
@@ -209,7 +215,7 @@ async fn apply_step(
     sight: &ReservationCache,
     written: &mut BTreeMap<String, GpuShare>,
     step: &ReservationStep,
-    image: &str,
+    common: &ReservationTemplate,
 ) -> Result<(), StepError> {
     match step {
         ReservationStep::Unassign { share, uid } => {
@@ -245,7 +251,7 @@ async fn apply_step(
                 make(
                     client,
                     name,
-                    serde_json::from_value(reservation_pod(name, spec, image)).ok(),
+                    serde_json::from_value(reservation_pod(name, spec, common)).ok(),
                 )
                 .await?;
             }

@@ -8,14 +8,17 @@
 mod observation;
 mod report;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use divvy_api::v1::{Claim, ClaimDevice, ErrorCode};
 use divvy_core::units::Bytes;
 use kube::Client;
 use kube::api::Api;
+use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use tokio::sync::{Notify, watch};
@@ -30,6 +33,7 @@ use super::units::{Unit, memory};
 use super::{NAMESPACE, registration};
 use crate::cluster;
 use crate::node::agent::Agent;
+use crate::node::calls::CallCount;
 use crate::node::sockets::{self, SocketError};
 use observation::{NodeObservation, agent_claims, assigned_pods, list, of_kubelet};
 use report::{offers, statuses};
@@ -49,6 +53,12 @@ pub struct ReservationNode {
     resources: PathBuf,
     shares: Store<GpuShare>,
     offers: watch::Sender<Vec<Unit>>,
+    /// The GPUs were listed once. Kubelet would take an empty list for a node without GPUs.
+    seen: watch::Sender<bool>,
+    /// The reasons to register at kubelet, counted.
+    registrations: watch::Sender<u64>,
+    calls: CallCount,
+    leads: AtomicBool,
     /// Claims are made and released by one at a time.
     turn: tokio::sync::Mutex<()>,
     again: Notify,
@@ -59,27 +69,16 @@ pub struct ReservationNode {
 /// # Errors
 /// Kubelet's folders cannot be written.
 pub(crate) async fn run(
-    client: Client,
-    agent: Agent,
-    node: String,
-    kubelet: &Path,
+    part: Arc<ReservationNode>,
+    shares: Writer<GpuShare>,
+    socket: &Path,
+    registered: watch::Sender<bool>,
     stop: watch::Receiver<bool>,
 ) -> Result<(), SocketError> {
-    let (shares, writer) = reflector::store();
-    let part = Arc::new(ReservationNode {
-        node,
-        agent,
-        resources: kubelet.join("pod-resources/kubelet.sock"),
-        shares,
-        offers: watch::Sender::new(Vec::new()),
-        turn: tokio::sync::Mutex::new(()),
-        again: Notify::new(),
-        client: client.clone(),
-    });
-    let api = Api::<GpuShare>::namespaced(client, NAMESPACE);
+    let api = Api::<GpuShare>::namespaced(part.client.clone(), NAMESPACE);
     let events = watcher(api, watcher::Config::default())
         .default_backoff()
-        .reflect(writer);
+        .reflect(shares);
     let told = Arc::clone(&part);
     tokio::spawn(async move {
         use futures_util::StreamExt as _;
@@ -95,11 +94,22 @@ pub(crate) async fn run(
         }
     });
     tokio::spawn(watch_over(Arc::clone(&part)));
-    let (made, makes) = watch::channel(0_u64);
-    tokio::spawn(registration::keep(kubelet.to_owned(), makes));
+    let (socket, reasons) = (socket.to_owned(), part.registrations.subscribe());
+    let keep = registration::keep(socket.clone(), reasons, registered);
+    let (mut seen, mut ends) = (part.seen.subscribe(), stop.clone());
+    tokio::spawn(async move {
+        let registers = async {
+            let _ = seen.wait_for(|seen| *seen).await;
+            keep.await;
+        };
+        tokio::select! {
+            () = registers => {}
+            _ = ends.wait_for(|stop| *stop) => {}
+        }
+    });
+    let again = Arc::clone(&part);
     let routes = Routes::new(DevicePluginServer::new(DevicePluginService(part)));
-    let there = || made.send_modify(|count| *count += 1);
-    sockets::serve(&registration::plugin_socket(kubelet), routes, there, stop).await
+    sockets::serve(&socket, routes, || again.register_again(), stop).await
 }
 
 async fn watch_over(part: Arc<ReservationNode>) {
@@ -123,6 +133,66 @@ async fn watch_over(part: Arc<ReservationNode>) {
 }
 
 impl ReservationNode {
+    /// A part that does nothing before [`run`], and what fills its shares.
+    pub fn new(
+        client: Client,
+        agent: Agent,
+        node: String,
+        kubelet: &Path,
+    ) -> (Self, Writer<GpuShare>) {
+        let (shares, writer) = reflector::store();
+        let part = Self {
+            node,
+            agent,
+            resources: kubelet.join("pod-resources/kubelet.sock"),
+            shares,
+            offers: watch::Sender::new(Vec::new()),
+            seen: watch::Sender::new(false),
+            registrations: watch::Sender::new(0),
+            calls: CallCount::default(),
+            leads: AtomicBool::new(false),
+            turn: tokio::sync::Mutex::new(()),
+            again: Notify::new(),
+            client,
+        };
+        (part, writer)
+    }
+
+    /// Leads the node: releases unowned claims and writes the shares, until it is dropped.
+    pub async fn lead(&self) {
+        struct Lead<'a>(&'a AtomicBool);
+        impl Drop for Lead<'_> {
+            fn drop(&mut self) {
+                self.0.store(false, Ordering::Relaxed);
+            }
+        }
+        self.leads.store(true, Ordering::Relaxed);
+        let _lead = Lead(&self.leads);
+        // Kubelet calls the plugin that registered last, which the one before may be after kubelet's restart.
+        self.register_again();
+        self.again.notify_one();
+        std::future::pending().await
+    }
+
+    /// Takes back what this node offers: kubelet gets no more sixteenths, and the controller no more records.
+    ///
+    /// # Errors
+    /// The API server does not respond, or denies it.
+    pub async fn withdraw(&self) -> Result<(), String> {
+        self.offers.send_replace(Vec::new());
+        self.publish_statuses(&BTreeMap::new()).await
+    }
+
+    /// Registers at kubelet once more.
+    pub fn register_again(&self) {
+        self.registrations.send_modify(|count| *count += 1);
+    }
+
+    /// The calls of kubelet that are in progress.
+    pub fn calls(&self) -> &CallCount {
+        &self.calls
+    }
+
     /// The sixteenths that kubelet may give out, as they change.
     pub fn offered(&self) -> watch::Receiver<Vec<Unit>> {
         self.offers.subscribe()
@@ -279,6 +349,10 @@ impl ReservationNode {
     async fn reconcile(&self) -> Result<(), String> {
         let turn = self.turn.lock().await;
         let mut seen = self.observe().await?;
+        self.offer(&seen);
+        if !self.leads.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         let seats = self.seats();
         for claim in assignment::orphaned_claims(&seats, &agent_claims(&seen), &seen.shown) {
             tracing::info!("{claim}: releasing, no pod uses it");
@@ -287,13 +361,17 @@ impl ReservationNode {
         }
         self.record_holders(&seats, &mut seen).await?;
         drop(turn);
-        let offers = offers(&seen);
+        self.publish_statuses(&statuses(&seen, &seats)).await
+    }
+
+    fn offer(&self, seen: &NodeObservation) {
+        let offers = offers(seen);
         self.offers.send_if_modified(|offered| {
             let changed = *offered != offers;
             *offered = offers;
             changed
         });
-        self.publish_statuses(&statuses(&seen, &seats)).await
+        self.seen.send_replace(true);
     }
 
     /// Records at the agent which pod each claim belongs to.

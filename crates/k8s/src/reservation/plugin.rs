@@ -35,13 +35,17 @@ impl DevicePlugin for DevicePluginService {
 
     async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Devices>, Status> {
         let units = self.0.offered();
-        let lists = stream::unfold((units, true), |(mut units, first)| async move {
-            if !first {
-                units.changed().await.ok()?;
-            }
-            let devices = units.borrow_and_update().iter().map(device).collect();
-            Some((Ok(ListAndWatchResponse { devices }), (units, false)))
-        });
+        let ended = StreamEnd(Arc::clone(&self.0));
+        let lists = stream::unfold(
+            (units, true, ended),
+            |(mut units, first, ended)| async move {
+                if !first {
+                    units.changed().await.ok()?;
+                }
+                let devices = units.borrow_and_update().iter().map(device).collect();
+                Some((Ok(ListAndWatchResponse { devices }), (units, false, ended)))
+            },
+        );
         Ok(Response::new(lists.boxed()))
     }
 
@@ -72,6 +76,7 @@ impl DevicePlugin for DevicePluginService {
         request: Request<AllocateRequest>,
     ) -> Result<Response<AllocateResponse>, Status> {
         let mut answers = Vec::new();
+        let _call = self.0.calls().begin();
         for wish in request.into_inner().container_requests {
             let name = self
                 .0
@@ -91,12 +96,22 @@ impl DevicePlugin for DevicePluginService {
         &self,
         request: Request<PreStartContainerRequest>,
     ) -> Result<Response<PreStartContainerResponse>, Status> {
+        let _call = self.0.calls().begin();
         let ids = request.into_inner().device_ids;
         self.0
             .ensure(&ids)
             .await
             .map_err(Status::failed_precondition)?;
         Ok(Response::new(PreStartContainerResponse {}))
+    }
+}
+
+/// Kubelet no longer reads the list of devices: it restarts, or it dropped this plugin.
+struct StreamEnd(Arc<ReservationNode>);
+
+impl Drop for StreamEnd {
+    fn drop(&mut self) {
+        self.0.register_again();
     }
 }
 

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 use super::node_affinity::required;
 use super::{GATE, NAMESPACE, RESOURCE};
 use crate::pod_request::GPU;
+use crate::sharing::CarrierNodes;
 
 /// The label that marks reservation pods.
 pub const RESERVATION_LABEL: (&str, &str) = ("app.kubernetes.io/component", "carrier");
@@ -42,8 +43,17 @@ fn short(text: &str) -> String {
         .collect()
 }
 
+/// What all reservation pods of a cluster have in common.
+#[derive(Clone, Debug, Default)]
+pub struct ReservationTemplate {
+    /// What they run: this program's own image.
+    pub image: String,
+    /// Where they may go; no labels: everywhere.
+    pub nodes: CarrierNodes,
+}
+
 /// A pod that asks NVIDIA's plugin for one GPU and does nothing with it, where `spec` may go.
-pub fn reservation_pod(name: &str, spec: &PodSpec, image: &str) -> Value {
+pub fn reservation_pod(name: &str, spec: &PodSpec, common: &ReservationTemplate) -> Value {
     let mut tolerations = spec.tolerations.clone().map_or(json!([]), |all| json!(all));
     let toleration = json!({ "key": GPU, "operator": "Exists", "effect": "NoSchedule" });
     if let Some(list) = tolerations.as_array_mut()
@@ -75,7 +85,7 @@ pub fn reservation_pod(name: &str, spec: &PodSpec, image: &str) -> Value {
             "tolerations": tolerations,
             "containers": [{
                 "name": "carrier",
-                "image": image,
+                "image": common.image,
                 "command": ["divvy-k8s", "carrier", "hold"],
                 "resources": {
                     "requests": { "cpu": "1m", "memory": "8Mi" },
@@ -89,7 +99,13 @@ pub fn reservation_pod(name: &str, spec: &PodSpec, image: &str) -> Value {
             }],
         },
     });
-    if let Some(selector) = &spec.node_selector {
+    let mut selector = spec.node_selector.clone().unwrap_or_default();
+    // A pod that names another value for such a label may go to no carrier node, and its reservation pod waits as it does.
+    for (key, value) in common.nodes.labels() {
+        let own = selector.entry(key.clone());
+        own.or_insert_with(|| value.clone());
+    }
+    if !selector.is_empty() {
         pod["spec"]["nodeSelector"] = json!(selector);
     }
     if let Some(terms) = required(spec) {
@@ -201,9 +217,16 @@ mod tests {
             &json!({ "nodeSelector": { "zone": "x" }, "tolerations": [{ "operator": "Exists" }] }),
         );
         let spec = own.spec.as_ref().unwrap();
-        let made = reservation_pod(&reservation_pod_name("u"), spec, "divvy:1");
+        let common = ReservationTemplate {
+            image: "divvy:1".to_owned(),
+            nodes: "pool=old,zone=y".parse().unwrap(),
+        };
+        let made = reservation_pod(&reservation_pod_name("u"), spec, &common);
         let typed: Pod = serde_json::from_value(made.clone()).unwrap();
-        assert_eq!(made["spec"]["nodeSelector"]["zone"], "x");
+        assert_eq!(
+            made["spec"]["nodeSelector"],
+            json!({ "zone": "x", "pool": "old" })
+        );
         assert_eq!(
             made["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"],
             1

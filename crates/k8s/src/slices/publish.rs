@@ -193,7 +193,10 @@ impl Publisher {
     }
 
     /// Takes back everything of this node.
-    async fn withdraw(&self) -> Result<(), PublishError> {
+    ///
+    /// # Errors
+    /// The API server does not respond, or denies it.
+    pub async fn withdraw(&self) -> Result<(), PublishError> {
         for slice in self.list().await? {
             self.delete(&slice).await?;
         }

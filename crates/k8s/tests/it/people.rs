@@ -249,9 +249,9 @@ fn nodes_are_listed_with_their_role_and_what_they_publish() {
     let said = cluster.run(&["admin", "nodes"]);
     assert_eq!(
         said.out,
-        "NODE  ROLE         GPUS  MODE      PUBLISHED                      REASON\n\
-         a     dynamic-mig  0     -         nothing\n\
-         b     fractions    2     2 shared  2 devices in 1 ResourceSlices\n"
+        "NODE  ROLE         SHARING  GPUS  MODE      PUBLISHED                      REASON\n\
+         a     dynamic-mig  -        0     -         nothing\n\
+         b     fractions    claims   2     2 shared  2 devices in 1 ResourceSlices\n"
     );
     let json = cluster.run(&["admin", "nodes", "-o", "json"]).json();
     assert_eq!(

@@ -42,3 +42,23 @@ capabilities:
 seccompProfile:
   type: RuntimeDefault
 {{- end }}
+
+{{/* Not empty if an update starts the new pod of a node before it ends the old one. */}}
+{{- define "divvy.surge" -}}
+{{- if or (eq .Values.node.update "surge") (and (eq .Values.node.update "auto") (semverCompare ">=1.33-0" .Capabilities.KubeVersion.Version)) }}surge{{ end }}
+{{- end }}
+
+{{/* Annotations of an object of a hook; the argument is a dict of event and weight. Helm 3.18 and newer print the log. */}}
+{{- define "divvy.hook" -}}
+helm.sh/hook: {{ .event }}
+helm.sh/hook-weight: {{ .weight | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
+{{- end }}
+
+{{/* The labels of carrier nodes: KEY=VALUE,… */}}
+{{- define "divvy.carrierNodes" -}}
+{{- $labels := list -}}
+{{- range $key, $value := .Values.carrier.nodeSelector }}{{ $labels = append $labels (printf "%s=%s" $key $value) }}{{ end -}}
+{{ join "," $labels }}
+{{- end }}

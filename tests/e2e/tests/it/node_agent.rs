@@ -56,7 +56,7 @@ impl Node {
         let output = self.run();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let program = said
-            .strip_suffix(" daemon --system --on-bypass kill\n")
+            .strip_suffix(" daemon --system --standby --on-bypass kill\n")
             .unwrap_or_else(|| panic!("{said}{}", String::from_utf8_lossy(&output.stderr)));
         let place = Path::new(program).ancestors().nth(2).expect("bin/divvy");
         assert!(place.starts_with(self.at("state/node")), "{said}");
