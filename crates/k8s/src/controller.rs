@@ -13,7 +13,7 @@
 //! pod waits. All state is in the cluster: any replica may die at any point, and the next call completes what was half
 //! done. The scheduler places pods, and the node enforces their limits.
 
-mod capacity;
+pub(crate) mod capacity;
 mod certificate;
 mod classes;
 mod health;
@@ -68,6 +68,9 @@ pub struct Args {
     /// Address of /healthz and /readyz (HTTP)
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8080")]
     health_listen: SocketAddr,
+    /// Also serves GET /metrics at --health-listen
+    #[arg(long)]
+    metrics: bool,
     /// Namespace of its objects [default: that of its pod or kubeconfig]
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
@@ -166,7 +169,7 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
     let owner = Arc::new(owner::OwnerRef::default());
     let mut tasks = JoinSet::new();
 
-    let router = health::router(Arc::clone(&ready));
+    let router = health::router(Arc::clone(&ready), args.metrics);
     tasks.spawn(async move {
         if let Err(error) = axum::serve(health, router).await {
             tracing::error!(%error, "the health endpoint failed");

@@ -8,6 +8,7 @@
 
 mod access;
 mod facts;
+mod monitoring;
 mod nodes;
 mod pods;
 mod published;
@@ -127,6 +128,7 @@ pub fn rows(facts: &ClusterFacts) -> Vec<Row> {
         true => rows.extend(reservations::rows(facts)),
         false => rows.extend(published::rows(facts)),
     }
+    rows.extend(monitoring::rows(facts));
     rows.extend(webhook::rows(facts));
     rows.extend(pods::rows(facts));
     rows.push(access::row(&facts.access));

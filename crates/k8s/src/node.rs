@@ -7,6 +7,7 @@
 //!   API server ◄── slices::publish ◄────────────────────┘
 //!              ◄── reconcile ──► agent                                      orphaned claims
 //!              ◄── incidents ◄── agent                                      events on pods: bypasses, refused memory
+//!   Prometheus ──► healthz ──► metrics ──► agent                              series with namespace, claim and pod
 //! ```
 //! It has no state: the agent's journal holds the allocations, so it may be killed at any time. Allocations stay while
 //! it is away; running pods have their limits from files that the agent made, and need neither.
@@ -19,6 +20,8 @@ mod events;
 mod health;
 mod healthz;
 mod incidents;
+pub(crate) mod metrics;
+mod page;
 mod plugin;
 pub mod probe;
 pub mod protocol;
@@ -44,6 +47,7 @@ use crate::slices::publish::Publisher;
 use agent::Agent;
 use agent_poll::Wellness;
 use health::HealthService;
+use metrics::{NodePage, PodNames};
 use plugin::{DraDriver, Kubelet};
 use protocol::dra::dra_plugin_server::DraPluginServer;
 use protocol::health::dra_resource_health_server::DraResourceHealthServer;
@@ -73,6 +77,17 @@ pub struct Args {
     /// Address for GET /healthz, for a liveness probe
     #[arg(long, value_name = "ADDRESS:PORT")]
     health_listen: Option<SocketAddr>,
+    /// Also serves GET /metrics there: this driver's and the daemon's, with the names of namespaces and pods
+    #[arg(long, requires = "health_listen")]
+    metrics: bool,
+}
+
+impl Args {
+    /// The page of metrics, if it is served.
+    fn page(&self, pods: Arc<PodNames>) -> Option<Arc<NodePage>> {
+        let page = || NodePage::new(&self.node_name, &self.agent, pods);
+        self.metrics.then(|| Arc::new(page()))
+    }
 }
 
 /// Why the driver ends.
@@ -122,7 +137,8 @@ pub async fn run(args: Args) -> Result<(), NodeError> {
     tokio::spawn(incidents::run(Arc::clone(&plugin), stop.clone()));
     if let Some(address) = args.health_listen {
         let sockets = [driver.clone(), registration_socket(&args.kubelet_dir)];
-        let listening = healthz::listen(address, sockets).await;
+        let page = args.page(Arc::clone(plugin.pods()));
+        let listening = healthz::listen(address, sockets, page).await;
         listening.map_err(|source| NodeError::Probes { address, source })?;
     }
     tokio::spawn(async move {
@@ -146,7 +162,8 @@ async fn carry(
 ) -> Result<(), NodeError> {
     if let Some(address) = args.health_listen {
         let sockets = [reservation::plugin_socket(&args.kubelet_dir)];
-        let listening = healthz::listen(address, sockets).await;
+        let page = args.page(Arc::default());
+        let listening = healthz::listen(address, sockets, page).await;
         listening.map_err(|source| NodeError::Probes { address, source })?;
     }
     let (end, stop) = watch::channel(false);

@@ -25,6 +25,7 @@ use super::pending::Pending;
 use super::reason::why;
 use super::{classes, templates};
 use crate::cluster::{chain, error_message};
+use crate::metrics::controller::{METRICS, Object, WaitingPods};
 use crate::slices;
 
 /// Nothing is looked at more often than this, however much happens.
@@ -117,6 +118,7 @@ async fn reconcile(work: &LeaderContext, leaders: &LeaderCache, memory: &mut Rec
                 ?step,
                 "cannot update a DeviceClass; retrying"
             );
+            METRICS.reconcile_failed(Object::DeviceClass);
         }
     }
 
@@ -130,20 +132,29 @@ async fn reconcile(work: &LeaderContext, leaders: &LeaderCache, memory: &mut Rec
                 ?step,
                 "cannot update a ResourceClaimTemplate; retrying"
             );
+            METRICS.reconcile_failed(Object::ClaimTemplate);
         }
     }
 
     let offered = capacity(published(), claims());
     memory.forget_others(&pods);
+    let mut waiting = WaitingPods::default();
     for pod in &pods {
         let claim = pod.claim.as_ref().and_then(|name| {
             let claim = ObjectRef::new(name).within(&pod.namespace);
             leaders.claims.get(&claim)
         });
-        if let Some(text) = why(pod, claim.as_deref(), &offered, &inventory) {
+        let why = why(pod, claim.as_deref(), &offered, &inventory);
+        match (&why, pod.has_no_place) {
+            (Some(_), _) => waiting.no_room += 1,
+            (None, true) => waiting.unschedulable += 1,
+            (None, false) => waiting.pending += 1,
+        }
+        if let Some(text) = why {
             memory.emit_event(pod, text).await;
         }
     }
+    METRICS.waiting(waiting);
 }
 
 impl ReconcileState {
@@ -178,11 +189,14 @@ impl ReconcileState {
             Ok(()) => {
                 self.told.insert(pod.uid.clone(), (text, now));
             }
-            Err(error) => warn!(
-                pod = pod.name,
-                error = chain(&error),
-                "cannot write an event"
-            ),
+            Err(error) => {
+                METRICS.reconcile_failed(Object::Event);
+                warn!(
+                    pod = pod.name,
+                    error = chain(&error),
+                    "cannot write an event"
+                );
+            }
         }
     }
 }

@@ -1,23 +1,30 @@
-//! The liveness probe of the node driver.
+//! The liveness probe of the node driver, and its metrics.
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
 use tokio::net::{TcpListener, UnixStream};
 
+use super::metrics::NodePage;
+use crate::metrics;
+
 /// Answers `GET /healthz` for as long as the program runs: 200 while all these sockets have a listener.
 ///
 /// The agent is not asked: what it does not answer is its own container's probe's matter, and this program waits for it.
+///
+/// With a page of metrics, `GET /metrics` answers it.
 ///
 /// # Errors
 /// The address is taken.
 pub async fn listen(
     address: SocketAddr,
     sockets: impl Into<Vec<PathBuf>>,
+    page: Option<Arc<NodePage>>,
 ) -> io::Result<SocketAddr> {
     let sockets = sockets.into();
     let listener = TcpListener::bind(address).await?;
@@ -34,7 +41,11 @@ pub async fn listen(
             (StatusCode::OK, "ok\n".to_owned())
         }
     });
-    let app = Router::new().route("/healthz", answer);
+    let mut app = Router::new().route("/healthz", answer);
+    if let Some(page) = page {
+        let scrape = async move || metrics::page(page.text().await.to_string());
+        app = app.route("/metrics", get(scrape));
+    }
     tokio::spawn(async { axum::serve(listener, app).await });
     Ok(address)
 }
@@ -60,7 +71,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let sockets = ["a.sock", "b.sock"].map(|name| folder.path().join(name));
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let address = listen(any, sockets.clone()).await.unwrap();
+        let address = listen(any, sockets.clone(), None).await.unwrap();
         let _a = UnixListener::bind(&sockets[0]).unwrap();
         let ill = probe(address).await;
         assert!(ill.starts_with("HTTP/1.1 503"), "{ill}");

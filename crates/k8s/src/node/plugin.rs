@@ -7,6 +7,7 @@
 //! The driver keeps no state: the agent's journal records the held claims, and both calls may be repeated at any time.
 
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use divvy_api::v1;
 use futures_util::future::join_all;
@@ -16,11 +17,13 @@ use kube::{Api, Client};
 use tonic::{Request, Response, Status};
 
 use crate::cluster;
+use crate::metrics::driver::{self, Operation};
 use crate::node::agent::Agent;
 use crate::node::allocation::{self, Unprepared};
 use crate::node::claim_lock::KeyedMutex;
 use crate::node::events::{EventTarget, Events, Kind};
 use crate::node::incidents::{self, IncidentLog};
+use crate::node::metrics::PodNames;
 use crate::node::protocol::dra::dra_plugin_server::DraPlugin;
 use crate::node::protocol::dra::{
     Claim, Device, NodePrepareResourceResponse, NodePrepareResourcesRequest,
@@ -37,6 +40,7 @@ pub struct DraDriver {
     events: Events,
     claim_lock: KeyedMutex,
     incidents: Mutex<IncidentLog>,
+    pods: Arc<PodNames>,
 }
 
 /// Why a claim is not prepared or unprepared; kubelet shows it in an event of the pod and tries again.
@@ -63,6 +67,7 @@ impl DraDriver {
             agent,
             claim_lock: KeyedMutex::default(),
             incidents: Mutex::default(),
+            pods: Arc::default(),
         }
     }
 
@@ -84,6 +89,11 @@ impl DraDriver {
 
     pub(super) fn incidents(&self) -> &Mutex<IncidentLog> {
         &self.incidents
+    }
+
+    /// The pods of the held claims.
+    pub(super) fn pods(&self) -> &Arc<PodNames> {
+        &self.pods
     }
 
     /// The claim of that name, as the API server has it now.
@@ -119,6 +129,7 @@ impl DraDriver {
             .ok_or_else(|| PrepareError::NoClaim(format!("{}/{}", asked.namespace, asked.name)))?;
         let gpus = slices::gpus(&self.agent.gpus().await?);
         let allocation = allocation::of(&claim, &asked.uid, &self.node, &gpus)?;
+        self.pods.note(&asked.uid, &claim);
         let held = self.agent.hold(&asked.uid, &allocation.claim).await?;
         tracing::info!(
             "claim {}/{} is allocated to job {}: {}",
@@ -174,7 +185,9 @@ impl DraPlugin for Kubelet {
         let prepared = claims.map(|claim| {
             let plugin = Arc::clone(&self.0);
             let uid = claim.uid.clone();
-            whole(uid, async move { plugin.prepare(&claim).await })
+            whole(Operation::Prepare, uid, async move {
+                plugin.prepare(&claim).await
+            })
         });
         let answer = |(uid, prepared): (String, Result<Vec<Device>, PrepareError>)| {
             let (devices, error) = match prepared {
@@ -195,7 +208,9 @@ impl DraPlugin for Kubelet {
         let unprepared = claims.map(|claim| {
             let plugin = Arc::clone(&self.0);
             let uid = claim.uid.clone();
-            whole(uid, async move { plugin.unprepare(&claim).await })
+            whole(Operation::Unprepare, uid, async move {
+                plugin.unprepare(&claim).await
+            })
         });
         let answer = |(uid, unprepared): (String, Result<(), PrepareError>)| {
             let failure = unprepared.err();
@@ -210,11 +225,17 @@ impl DraPlugin for Kubelet {
 
 /// Work for a claim, to its end: in a task of its own, as a call that kubelet gives up waiting for is dropped where it stands.
 async fn whole<T: Send + 'static>(
+    operation: Operation,
     uid: String,
     work: impl Future<Output = Result<T, PrepareError>> + Send + 'static,
 ) -> (String, Result<T, PrepareError>) {
-    let done = tokio::spawn(work).await;
-    (uid, done.unwrap_or_else(|error| Err(error.into())))
+    let begun = Instant::now();
+    let done = tokio::spawn(async move {
+        let done = work.await;
+        driver::METRICS.count(operation, begun.elapsed(), done.is_ok());
+        done
+    });
+    (uid, done.await.unwrap_or_else(|error| Err(error.into())))
 }
 
 /// Logs the failure, and returns the error text for kubelet, with the causes.

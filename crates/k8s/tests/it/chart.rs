@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use render::{Chart, chart, refusal};
 
 /// Values that between them reach every branch of the templates.
-const WAYS: [&[&str]; 8] = [
+const WAYS: [&[&str]; 9] = [
     &[],
     &["--set", "carrier.enabled=true"],
     &[
@@ -46,6 +46,15 @@ const WAYS: [&[&str]; 8] = [
         r#"controller={"affinity":{"podAntiAffinity":{}},"tolerations":[{"operator":"Exists"}],"nodeSelector":{"a":"b"},"env":[{"name":"A","value":"b"}]}"#,
     ],
     GLUE,
+    METRICS,
+];
+
+/// Everything about metrics.
+const METRICS: &[&str] = &[
+    "--set",
+    "metrics.enabled=true,metrics.podMonitor.enabled=true,metrics.podMonitor.labels.release=prometheus",
+    "--set",
+    "metrics.dashboard.enabled=true,metrics.networkPolicy.enabled=true",
 ];
 
 /// A glue with the shape of the seeds' values.
@@ -92,10 +101,17 @@ fn every_way_of_the_chart_makes_its_objects() {
         "RoleBinding divvy-glue",
         "ServiceAccount divvy-glue",
     ];
+    let metrics = [
+        "ConfigMap divvy-dashboard",
+        "NetworkPolicy divvy-controller-metrics",
+        "NetworkPolicy divvy-node-metrics",
+        "PodMonitor divvy",
+    ];
     for (way, more) in [
         (WAYS[0], &[][..]),
         (WAYS[1], &carrier[..]),
         (GLUE, &glue[..]),
+        (METRICS, &metrics[..]),
     ] {
         let Some(chart) = chart(way) else { return };
         let made: BTreeSet<String> = chart.objects.iter().map(render::called).collect();
