@@ -52,6 +52,7 @@ const ARROWS: [(&str, &[&str]); 20] = [
             "divvy-api",
             "divvy-clearml",
             "divvy-clearml-stub",
+            "divvy-cli",
             "divvy-core",
             "divvy-testkit",
         ],

@@ -209,7 +209,7 @@ impl Client {
         self.list("/v1/projects").await
     }
 
-    /// Allocated and used GPU time, grouped by `day`, `user`, `project`, `queue`, `gpu`, `job` (with commas between, or
+    /// Allocated and used GPU time, grouped by `day`, `user`, `project`, `queue`, `gpu`, `job`, `namespace` (with commas between, or
     /// nothing). `zone`: the time zone of days, UTC if absent.
     pub async fn usage(
         &self,
@@ -224,6 +224,14 @@ impl Client {
             encoded(by)
         ))
         .await
+    }
+
+    /// The metrics in Prometheus's text format, version 0.0.4.
+    pub async fn metrics(&self) -> Result<String, Error> {
+        let answer = self.get("/metrics").await?;
+        let page = self.text(answer).await?;
+        String::from_utf8(page)
+            .map_err(|error| internal(format!("the daemon's metrics are not UTF-8: {error}")))
     }
 
     /// Values of the configuration in force.

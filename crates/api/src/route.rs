@@ -249,7 +249,7 @@ pub const ROUTES: &[Route] = &[
         query: &[
             Parameter {
                 name: "by",
-                about: "Columns to group by, separated by commas: day, user, project, queue, gpu, job; empty for one row. By day alone, days \
+                about: "Columns to group by, separated by commas: day, user, project, queue, gpu, job, namespace; empty for one row. By day alone, days \
                         without usage have rows, too",
                 kind: Kind::Default("user,project"),
             },

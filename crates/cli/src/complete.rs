@@ -58,7 +58,7 @@ const MODELS: [&str; 9] = [
 const COMPUTE: [&str; 5] = ["fair", "strict", "none", "fair=", "strict="];
 
 /// What `usage --by` groups by.
-const GROUPS: [&str; 5] = ["user", "project", "queue", "gpu", "job"];
+const GROUPS: [&str; 6] = ["user", "project", "queue", "gpu", "job", "namespace"];
 
 /// Answers a shell that asks for completions; `None` where none does.
 pub fn answer_shell(words: &[OsString]) -> Option<ExitCode> {

@@ -16,7 +16,7 @@ mod complete;
 mod container;
 pub mod error_output;
 mod manual;
-mod output;
+pub mod output;
 pub mod render;
 mod script;
 mod serve;
@@ -25,7 +25,7 @@ pub mod table;
 pub mod text;
 mod top;
 mod verbs;
-mod watch;
+pub mod watch;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -132,6 +132,12 @@ pub fn ring() {
     }
 }
 
+/// Whether stdout is a terminal that can redraw.
+pub fn is_terminal() -> bool {
+    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    std::io::stdout().is_terminal() && !is_dumb
+}
+
 /// Whether stderr is a terminal.
 pub fn is_watched() -> bool {
     std::io::stderr().is_terminal()

@@ -70,7 +70,7 @@ pub struct View {
 
 impl View {
     /// What tables have to fit. A wide one may be wider than the terminal, but not because of one cell.
-    fn fit(self) -> Fit {
+    pub fn fit(self) -> Fit {
         match self.width {
             None => Fit::Uncut,
             Some(width) if self.wide => Fit::Cells(width),
@@ -152,6 +152,7 @@ impl Item for Usage {
         let gpu = self.gpu_index.map(|index| index.to_string());
         let parts = [
             &self.day,
+            &self.namespace,
             &self.user,
             &self.project,
             &self.queue,

@@ -1,7 +1,9 @@
-//! `divvy-k8s admin`: sets the nodes whose GPUs may be split into MIG instances, and lists the devices of each node.
+//! `divvy-k8s admin`: sets the nodes whose GPUs may be split into MIG instances, lists the devices of each node, and runs
+//! the node's commands for GPU modes.
 //!
 //! A role is a label, so these commands keep no state and are idempotent. `divvy-k8s node` creates the MIG instances.
 
+pub mod gpu;
 pub mod nodes;
 pub mod roles;
 
@@ -33,6 +35,11 @@ enum Verb {
     Remove(Role),
     /// Lists the nodes with their role, GPUs and published devices
     Nodes(Read),
+    /// Changes the mode of a GPU on a node
+    Gpu(gpu::Gpu),
+    /// MIG instances of a node
+    #[command(subcommand)]
+    Mig(gpu::Mig),
 }
 
 #[derive(ClapArgs)]
@@ -78,6 +85,8 @@ impl Args {
                 role.output
             }
             Verb::Nodes(read) => read.output,
+            Verb::Gpu(args) => return args.is_json(),
+            Verb::Mig(args) => return args.is_json(),
         };
         output.is_json()
     }
@@ -106,6 +115,8 @@ pub async fn run(args: &Args, client: &Client) -> Result<ExitCode, Error> {
             let rows = nodes::rows(&all(client).await?, &slices.items, &shares);
             error_output::print(&nodes::render(rows, read.output)?)?;
         }
+        Verb::Gpu(args) => return gpu::gpu(args, client).await,
+        Verb::Mig(args) => return gpu::mig(args, client).await,
     }
     Ok(ExitCode::SUCCESS)
 }

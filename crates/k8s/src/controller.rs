@@ -74,6 +74,9 @@ pub struct Args {
     /// Address of /healthz and /readyz (HTTP)
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8080")]
     health_listen: SocketAddr,
+    /// Also serves GET /metrics at --health-listen
+    #[arg(long)]
+    metrics: bool,
     /// Namespace of its objects [default: that of its pod or kubeconfig]
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
@@ -178,7 +181,7 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
     let owner = Arc::new(owner::OwnerRef::default());
     let mut tasks = JoinSet::new();
 
-    let router = health::router(Arc::clone(&ready));
+    let router = health::router(Arc::clone(&ready), args.metrics);
     tasks.spawn(async move {
         if let Err(error) = axum::serve(health, router).await {
             tracing::error!(%error, "the health endpoint failed");

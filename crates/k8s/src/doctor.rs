@@ -9,6 +9,7 @@
 mod access;
 mod facts;
 mod kueue;
+mod monitoring;
 mod nodes;
 mod pods;
 mod published;
@@ -130,6 +131,7 @@ pub fn rows(facts: &ClusterFacts) -> Vec<Row> {
     if facts.by_carriers() {
         rows.extend(reservations::rows(facts));
     }
+    rows.extend(monitoring::rows(facts));
     rows.extend(webhook::rows(facts));
     rows.extend(pods::rows(facts));
     rows.extend(kueue::rows(facts));

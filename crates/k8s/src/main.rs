@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use divvy_k8s::{
     admin, cluster, controller, doctor, error_output, glue, node, project, reservation, submit,
-    uninstall, why,
+    uninstall, views, why,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -43,6 +43,14 @@ enum Verb {
     Why(why::Args),
     /// Checks that the cluster has everything that Divvy needs
     Doctor(doctor::Args),
+    /// Lists every GPU of every node
+    Gpus(views::GpusArgs),
+    /// Lists the pods with GPUs, and those that wait for one
+    Ps(views::PsArgs),
+    /// Sums the GPU hours of the nodes
+    Usage(views::UsageArgs),
+    /// Shows GPUs and pods of the cluster, live
+    Top(views::TopArgs),
     /// Runs a reservation pod, or prints the definition of GpuShare
     Carrier(reservation::Args),
     /// Runs the tasks of a ClearML Server's queues as pods
@@ -84,6 +92,18 @@ fn main() -> ExitCode {
         }),
         Verb::Doctor(args) => error_output::people(args.is_json(), async || {
             doctor::run(&args, &error_output::client().await?).await
+        }),
+        Verb::Gpus(args) => error_output::people(args.is_json(), async || {
+            views::gpus(&args, &error_output::client().await?).await
+        }),
+        Verb::Ps(args) => error_output::people(args.is_json(), async || {
+            views::ps(&args, &error_output::client().await?).await
+        }),
+        Verb::Usage(args) => error_output::people(args.is_json(), async || {
+            views::usage(&args, &error_output::client().await?).await
+        }),
+        Verb::Top(args) => error_output::people(args.is_json(), async || {
+            views::top(&args, &error_output::client().await?).await
         }),
         Verb::Carrier(args) => error_output::people(false, async || reservation::run(&args).await),
         Verb::Glue(args) => glue::run(&args),

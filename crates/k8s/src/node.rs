@@ -7,6 +7,7 @@
 //!   API server ◄── slices::publish ◄────────────────────────┘
 //!              ◄── reconcile ──► agent                                          orphaned claims
 //!              ◄── incidents ◄── agent                                          events on pods: bypasses, refused memory
+//!   Prometheus ──► healthz ──► metrics ──► agent                                series with namespace, claim and pod
 //! ```
 //! It has no state: the agent's journal holds the allocations, so it may be killed at any time. Allocations stay while
 //! it is away; running pods have their limits from files that the agent made, and need neither.
@@ -24,6 +25,8 @@ mod health;
 mod healthz;
 mod incidents;
 pub(crate) mod leadership;
+pub(crate) mod metrics;
+mod page;
 mod plugin;
 pub mod probe;
 pub mod protocol;
@@ -55,6 +58,7 @@ use agent_poll::Wellness;
 use calls::CallCount;
 use health::HealthService;
 use leadership::{Leadership, LockError};
+use metrics::{NodePage, PodNames};
 use plugin::{DraDriver, Kubelet};
 use protocol::dra::dra_plugin_server::DraPluginServer;
 use protocol::health::dra_resource_health_server::DraResourceHealthServer;
@@ -97,6 +101,17 @@ pub struct Args {
     /// Address for GET /healthz and /readyz, for probes
     #[arg(long, value_name = "ADDRESS:PORT")]
     health_listen: Option<SocketAddr>,
+    /// Also serves GET /metrics there: this driver's and the daemon's, with the names of namespaces and pods
+    #[arg(long, requires = "health_listen")]
+    metrics: bool,
+}
+
+impl Args {
+    /// The page of metrics, if it is served.
+    fn page(&self, pods: Arc<PodNames>) -> Option<Arc<NodePage>> {
+        let page = || NodePage::new(&self.node_name, &self.agent, pods);
+        self.metrics.then(|| Arc::new(page()))
+    }
 }
 
 /// Why the driver ends.
@@ -182,7 +197,9 @@ async fn prepare(
             driver.clone(),
             registration_socket(kubelet, args.instance.as_ref()),
         ];
-        let listening = healthz::listen(address, sockets, shutdown.registered.subscribe()).await;
+        let page = args.page(Arc::clone(plugin.pods()));
+        let registered = shutdown.registered.subscribe();
+        let listening = healthz::listen(address, sockets, registered, page).await;
         listening.map_err(|source| NodeError::Probes { address, source })?;
     }
     let publisher = Publisher::new(client.clone(), args.node_name.clone());
@@ -242,8 +259,9 @@ async fn carry(
 ) -> Result<(), NodeError> {
     let socket = reservation::plugin_socket(&args.kubelet_dir, args.instance.as_ref());
     if let Some(address) = args.health_listen {
-        let listening =
-            healthz::listen(address, [socket.clone()], shutdown.registered.subscribe()).await;
+        let page = args.page(Arc::default());
+        let registered = shutdown.registered.subscribe();
+        let listening = healthz::listen(address, [socket.clone()], registered, page).await;
         listening.map_err(|source| NodeError::Probes { address, source })?;
     }
     let agent = Agent::new(&args.agent);

@@ -123,6 +123,15 @@ pub struct SpanOwner {
     pub queue: String,
 }
 
+impl SpanOwner {
+    /// The namespace of a claim, which is a job with the name `NAMESPACE/CLAIM`. A job of another runner can have such a
+    /// name too; the journal keeps no runner with its usage.
+    fn namespace(&self) -> Option<&str> {
+        let (namespace, claim) = self.name.split_once('/')?;
+        (!namespace.is_empty() && !claim.is_empty()).then_some(namespace)
+    }
+}
+
 /// What rows are put together by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GroupBy {
@@ -132,16 +141,18 @@ pub enum GroupBy {
     Queue,
     Gpu,
     Job,
+    Namespace,
 }
 
 impl GroupBy {
-    const ALL: [(&'static str, Self); 6] = [
+    const ALL: [(&'static str, Self); 7] = [
         ("day", Self::Day),
         ("user", Self::User),
         ("project", Self::Project),
         ("queue", Self::Queue),
         ("gpu", Self::Gpu),
         ("job", Self::Job),
+        ("namespace", Self::Namespace),
     ];
 
     /// `user,project`; nothing: everything in one row.
@@ -177,6 +188,7 @@ struct Key {
     queue: Option<String>,
     gpu: Option<(u32, String)>,
     job: Option<(JobId, String)>,
+    namespace: Option<String>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -373,6 +385,10 @@ fn key(by: &[GroupBy], span: &Span) -> Key {
         queue: has(GroupBy::Queue).then(|| owner.queue.clone()),
         gpu: has(GroupBy::Gpu).then(|| (span.gpu_index, span.gpu_uuid.clone())),
         job: has(GroupBy::Job).then(|| (owner.job, owner.name.clone())),
+        namespace: owner
+            .namespace()
+            .filter(|_| has(GroupBy::Namespace))
+            .map(str::to_owned),
     }
 }
 
@@ -464,6 +480,7 @@ impl Figures {
             gpu_uuid,
             job: job.map(|job| job.to_string()),
             name,
+            namespace: key.namespace.clone(),
             jobs: u64::try_from(sum.jobs.len()).unwrap_or(u64::MAX),
             allocated_gpu_ms: self.allocated,
             used_gpu_ms: self.within.saturating_add(self.loaned),
@@ -537,6 +554,34 @@ mod tests {
             ended: at(ended),
             metered: Metered::default(),
         }
+    }
+
+    #[test]
+    fn claims_are_summed_by_namespace_and_other_jobs_have_none() {
+        let mut report = report("namespace", 100, 200);
+        let named = |job, name: &str, time| {
+            let mut span = span(job, "root", 250, time);
+            span.owner.name = name.into();
+            span
+        };
+        report.add_span(named(1, "team/train-fraction-gpu-x", (100, 110)));
+        report.add_span(named(2, "team/eval", (110, 120)));
+        report.add_span(named(3, "other/train", (100, 140)));
+        report.add_span(named(4, "train", (100, 104)));
+        report.add_span(named(5, "/train", (104, 108)));
+        let items = report.items();
+        let told: Vec<_> = items
+            .iter()
+            .map(|item| (item.namespace.as_deref(), item.jobs, item.allocated_gpu_ms))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                (None, 2, 2000),
+                (Some("other"), 1, 10_000),
+                (Some("team"), 2, 5000)
+            ]
+        );
     }
 
     #[test]

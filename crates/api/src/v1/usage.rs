@@ -20,6 +20,9 @@ pub struct Usage {
     pub job: Option<String>,
     /// Name of the job.
     pub name: Option<String>,
+    /// Namespace of the claims in the other scheduler (Kubernetes). Absent also for jobs that are no claims.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
     /// Number of different jobs.
     pub jobs: u64,
     /// GPU time that was allocated.

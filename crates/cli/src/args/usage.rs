@@ -7,7 +7,7 @@ use super::{Look, help};
 #[derive(Debug, Args)]
 #[command(after_help = help::USAGE)]
 pub struct Usage {
-    /// One row per day, user, project, queue, gpu or job, or a list of them; none: one row in total
+    /// One row per day, user, project, queue, gpu, job or namespace, or a list of them; none: one row in total
     #[arg(long, value_name = "LIST", default_value = "user,project")]
     pub by: String,
     /// Begin: a time before the end (30d, 12h), a day (2026-11-01) or a time in RFC 3339

@@ -136,6 +136,7 @@ fn by_day(totals: &[Usage], rows: &[Usage], days: &[String]) -> Vec<Vec<u64>> {
             row.queue.clone(),
             row.gpu_uuid.clone(),
             row.job.clone(),
+            row.namespace.clone(),
         )
     };
     let mut found: HashMap<_, Vec<u64>> = HashMap::new();
@@ -165,6 +166,7 @@ fn table(rows: &[Usage], view: View, extra: &Extra) -> String {
     let has = |of: fn(&Usage) -> bool| rows.iter().any(of);
     let asked = [
         ("DAY", has(|row| row.day.is_some())),
+        ("NAMESPACE", has(|row| row.namespace.is_some())),
         ("USER", has(|row| row.user.is_some())),
         ("PROJECT", has(|row| row.project.is_some())),
         ("QUEUE", has(|row| row.queue.is_some())),
@@ -215,6 +217,7 @@ fn table(rows: &[Usage], view: View, extra: &Extra) -> String {
         "QUEUE" => row.queue.clone(),
         "GPU" => row.gpu_index.map(|index| index.to_string()),
         "JOB" => row.job.clone(),
+        "NAMESPACE" => row.namespace.clone(),
         _ => row.name.clone(),
     };
     let row = |(place, row): (usize, &Usage)| {

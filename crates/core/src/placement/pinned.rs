@@ -176,15 +176,8 @@ fn part(usage: &GpuUsage<'_>, memory: Bytes) -> Result<GrantSize, AllocationErro
     if !unmet.is_empty() {
         return Err(to_error(usage, unmet));
     }
-    // Rounded down, unlike the share of a job's request, so that the sum over a full GPU is at most 1.
-    let exact = u128::from(memory.get()) * 1000 / u128::from(gpu.usable().get().max(1));
-    let most = usage.free_share().min(999);
-    let thousandths = u64::try_from(exact).unwrap_or(most).clamp(1, most.max(1));
-    let share = u16::try_from(thousandths)
-        .ok()
-        .and_then(Share::from_thousandths);
     let size = GrantSize {
-        share: share.unwrap_or(Share::FULL),
+        share: share_of_part(usage, memory),
         memory,
         profile: None,
     };
@@ -192,6 +185,29 @@ fn part(usage: &GpuUsage<'_>, memory: Bytes) -> Result<GrantSize, AllocationErro
         unmet if unmet.is_empty() => Ok(size),
         unmet => Err(unavailable(usage, PinnedConstraint::Unmet(unmet))),
     }
+}
+
+/// The share that a part counts as. The other scheduler writes a fraction as memory, rounded down: 0.25 of 81050 MiB is
+/// 20262 MiB, which is 249.99 thousandths. A part within two steps of a thousandth counts as that thousandth.
+///
+/// Any other part is rounded down, unlike the share of a job's request, so that the sum over a full GPU is at most 1.
+fn share_of_part(usage: &GpuUsage<'_>, memory: Bytes) -> Share {
+    let usable = usage.gpu.usable();
+    let most = usage.free_share().min(999);
+    let below = u128::from(memory.get()) * 1000 / u128::from(usable.get().max(1));
+    let below = u64::try_from(below).unwrap_or(most).clamp(1, most.max(1));
+    let share = |thousandths: u64| {
+        let thousandths = u16::try_from(thousandths).ok();
+        thousandths.and_then(Share::from_thousandths)
+    };
+    // The last thousandth stays for memory that is left, or a later part of it would be refused.
+    let left = usage.free_memory().saturating_sub(memory);
+    let has_reserve = below + 1 < usage.free_share() || left.get() < usable.get() / 1000;
+    let asked = share(below + 1).filter(|asked| {
+        let whole = usage.gpu.memory_of(*asked);
+        below < most && has_reserve && whole <= memory.saturating_add(GRANULE)
+    });
+    asked.or_else(|| share(below)).unwrap_or(Share::FULL)
 }
 
 fn whole(usage: &GpuUsage<'_>) -> Result<GrantSize, AllocationError> {
@@ -376,6 +392,38 @@ mod tests {
             Bytes::mib(4),
             "in steps of 2MiB"
         );
+    }
+
+    /// A100 80GB: 81920 MiB in total, 870 MiB of them reserved. The memory is that of the fraction, rounded down to 2 MiB.
+    #[test]
+    fn a_fraction_that_was_rounded_down_to_memory_counts_as_that_fraction() {
+        for (mib, parts, thousandths) in [
+            (20_262, 4, 250),
+            (40_524, 2, 500),
+            (10_130, 8, 125),
+            (60_786, 1, 750),
+            (8_104, 10, 100),
+        ] {
+            let mut node = node(&[Mode::Shared]);
+            node.gpus[0].total = Bytes::mib(81_920);
+            node.gpus[0].reserved = Bytes::mib(870);
+            for _ in 0..parts {
+                let placed = hold(&mut node, &[part(0, mib)]);
+                assert_eq!(placed.grants[0].share.thousandths(), thousandths, "{mib}");
+            }
+        }
+    }
+
+    /// 200 times 0.005 leaves 250 MiB, because 405.25 MiB are rounded down to 404 MiB.
+    #[test]
+    fn rounding_up_never_takes_the_share_of_memory_that_is_left() {
+        let mut node = node(&[Mode::Shared]);
+        node.gpus[0].total = Bytes::mib(81_050);
+        for _ in 0..200 {
+            hold(&mut node, &[part(0, 404)]);
+        }
+        assert_eq!(node.held[0].grants[0].share.thousandths(), 5);
+        hold(&mut node, &[part(0, 250)]);
     }
 
     #[test]

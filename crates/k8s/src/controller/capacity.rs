@@ -28,6 +28,8 @@ pub struct GpuCapacity {
 /// A place of a MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigPlacementState {
+    pub node: String,
+    pub device: String,
     pub profile: MigProfile,
     pub memory: Bytes,
     pub free: bool,
@@ -112,7 +114,7 @@ pub fn capacity<'s>(
     offered
 }
 
-fn newest<'s>(slices: impl IntoIterator<Item = &'s ResourceSlice>) -> Vec<&'s ResourceSlice> {
+pub fn newest<'s>(slices: impl IntoIterator<Item = &'s ResourceSlice>) -> Vec<&'s ResourceSlice> {
     let ours: Vec<_> = slices
         .into_iter()
         .filter(|slice| slice.spec.driver == DRIVER)
@@ -196,6 +198,8 @@ fn add(
         (Some(MIG), Some(memory)) => {
             if let Some(Ok(profile)) = text("profile").map(str::parse) {
                 offered.places.push(MigPlacementState {
+                    node: pool.to_owned(),
+                    device: device.name.clone(),
                     profile,
                     memory,
                     free: held.is_empty() && room && !tainted,

@@ -20,6 +20,8 @@ use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer as _;
 
 /// How long a certificate is valid. The controller renews it long before.
 const DAYS: i64 = 365;
@@ -105,6 +107,13 @@ impl Identity {
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes())
             .map_err(|error| Unfit::Pem(error.to_string()))?;
         CertifiedKey::from_der(chain, key, &default_provider()).map_err(Unfit::Key)
+    }
+
+    /// The end of the certificate that a server presents; `None` if it is unreadable.
+    pub fn ends(&self) -> Option<Timestamp> {
+        let chain = certificates(&self.certificate).ok()?;
+        let (_, own) = X509Certificate::from_der(chain.first()?).ok()?;
+        Timestamp::from_second(own.validity().not_after.timestamp()).ok()
     }
 
     /// Whether a client that trusts the bundle takes it for this name at a time.

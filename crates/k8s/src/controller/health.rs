@@ -1,4 +1,4 @@
-//! The controller's liveness and readiness probes for kubelet.
+//! The controller's liveness and readiness probes for kubelet, and its metrics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,6 +7,8 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
+
+use crate::metrics::{self, controller::METRICS};
 
 /// The conditions for this replica to be ready.
 #[derive(Debug, Default)]
@@ -55,11 +57,16 @@ impl Ready {
     }
 }
 
-pub fn router(ready: Arc<Ready>) -> Router {
+/// With `metrics`, `GET /metrics` answers the page of metrics.
+pub fn router(ready: Arc<Ready>, metrics: bool) -> Router {
     let readyz = async |State(ready): State<Arc<Ready>>| match ready.lacks() {
         None => (StatusCode::OK, "ok\n"),
         Some(lacks) => (StatusCode::SERVICE_UNAVAILABLE, lacks),
     };
-    let router = Router::new().route("/healthz", get(async || "ok\n"));
+    let mut router = Router::new().route("/healthz", get(async || "ok\n"));
+    if metrics {
+        let scrape = async || metrics::page(METRICS.text());
+        router = router.route("/metrics", get(scrape));
+    }
     router.route("/readyz", get(readyz)).with_state(ready)
 }

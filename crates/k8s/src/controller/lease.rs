@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::cluster::{error_message, is_already_exists, is_conflict, is_missing};
+use crate::metrics::controller::METRICS;
 
 /// As client-go has them: a Lease of 15 s is renewed every 2 s, and given up when that has not worked for 10 s.
 pub const LENGTH: Duration = Duration::from_secs(15);
@@ -105,6 +106,7 @@ pub async fn keep(
 fn set(leads: &watch::Sender<bool>, now: bool, terms: &LeaseConfig) {
     let changed = leads.send_if_modified(|led| std::mem::replace(led, now) != now);
     if changed {
+        METRICS.leads(now);
         info!(
             lease = terms.name,
             identity = terms.me,

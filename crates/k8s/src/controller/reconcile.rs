@@ -26,6 +26,7 @@ use super::reason::why;
 use super::workloads::{WaitingWorkload, WaitingWorkloads};
 use super::{classes, templates};
 use crate::cluster::{chain, error_message};
+use crate::metrics::controller::{METRICS, Object, WaitingPods};
 use crate::slices;
 
 /// Nothing is looked at more often than this, however much happens.
@@ -130,6 +131,7 @@ async fn reconcile(
                 ?step,
                 "cannot update a DeviceClass; retrying"
             );
+            METRICS.reconcile_failed(Object::DeviceClass);
         }
     }
 
@@ -143,24 +145,34 @@ async fn reconcile(
                 ?step,
                 "cannot update a ResourceClaimTemplate; retrying"
             );
+            METRICS.reconcile_failed(Object::ClaimTemplate);
         }
     }
 
     let offered = capacity(published(), claims());
     let queued = waiting.all();
     memory.forget_others(&pods, &queued);
+    let mut counts = WaitingPods::default();
     for pod in &pods {
         let claim = pod.claim.as_ref().and_then(|name| {
             let claim = ObjectRef::new(name).within(&pod.namespace);
             leaders.claims.get(&claim)
         });
         // Kueue's gate comes before the scheduler.
-        let text = waiting.of(&pod.uid);
-        let text = text.or_else(|| why(pod, claim.as_deref(), &offered, &inventory));
+        let queue = waiting.of(&pod.uid);
+        let is_queued = queue.is_some();
+        let text = queue.or_else(|| why(pod, claim.as_deref(), &offered, &inventory));
+        match (&text, pod.has_no_place) {
+            (Some(_), _) if is_queued => counts.queued += 1,
+            (Some(_), _) => counts.no_room += 1,
+            (None, true) => counts.unschedulable += 1,
+            (None, false) => counts.pending += 1,
+        }
         if let Some(text) = text {
             memory.emit_event(&regarding(pod), text).await;
         }
     }
+    METRICS.waiting(counts);
     // A suspended Job has no pod: its event is on the Job.
     let of_others = queued.into_iter().filter(|one| {
         let uid = one.owner.uid.as_deref().unwrap_or_default();
@@ -218,11 +230,14 @@ impl ReconcileState {
             Ok(()) => {
                 self.told.insert(uid, (text, Instant::now()));
             }
-            Err(error) => warn!(
-                object = regarding.name,
-                error = chain(&error),
-                "cannot write an event"
-            ),
+            Err(error) => {
+                METRICS.reconcile_failed(Object::Event);
+                warn!(
+                    object = regarding.name,
+                    error = chain(&error),
+                    "cannot write an event"
+                );
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::claim::{Inventory, NoTemplate, Template};
 use crate::inject::{InjectError, inject, strip_template};
+use crate::metrics::controller::ReviewResult;
 use crate::pod_request::{Refusal, SkipReason, Steps};
 use crate::reservation::admission::{GateError, gate};
 
@@ -86,6 +87,20 @@ impl AdmissionDecision {
         Self {
             refused,
             ..Self::default()
+        }
+    }
+
+    /// The answer in one word, for metrics.
+    pub(super) fn result(&self) -> ReviewResult {
+        match (&self.refused, &self.patch) {
+            (None, None) => ReviewResult::Unchanged,
+            (None, Some(_)) => ReviewResult::Changed,
+            (Some(refused), _) => match refused.kind {
+                RefusedAs::Invalid => ReviewResult::Invalid,
+                RefusedAs::Forbidden => ReviewResult::Forbidden,
+                RefusedAs::Unavailable => ReviewResult::Unavailable,
+                RefusedAs::Failed => ReviewResult::Failed,
+            },
         }
     }
 }

@@ -19,6 +19,7 @@ use super::owner::OwnerRef;
 use super::pending::Pending;
 use crate::claim::{Inventory, Template};
 use crate::cluster::{MANAGED_BY, error_message, is_already_exists, is_conflict, is_missing};
+use crate::metrics::controller::METRICS;
 use crate::quantity::Quantity;
 
 /// When a pod was last admitted with it, RFC 3339.
@@ -266,7 +267,13 @@ async fn make(
         object["metadata"]["ownerReferences"] = json!([owner]);
     }
     let object = serde_json::from_value(object).map_err(kube::Error::SerdeError)?;
-    api.create(&PostParams::default(), &object).await
+    let made = api.create(&PostParams::default(), &object).await;
+    METRICS.template_created(match &made {
+        Ok(_) => Some(true),
+        Err(error) if is_already_exists(error) => Some(false),
+        Err(_) => None,
+    });
+    made
 }
 
 /// A write to a template.

@@ -25,6 +25,7 @@ use super::owner::OwnerRef;
 use super::registration::publish_ca_bundle;
 use super::server::ServingCert;
 use crate::cluster::{chain, error_message};
+use crate::metrics::controller::METRICS;
 
 /// How often it is looked whether all is as it should be; whenever the configuration changes it is looked at once.
 const ROUND: Duration = Duration::from_secs(60);
@@ -121,6 +122,9 @@ impl CertRotator {
         match identity.certified() {
             Ok(certified) => {
                 self.shown.show(certified);
+                if let Some(end) = identity.ends() {
+                    METRICS.certificate_ends(end);
+                }
                 info!(host, "serving the certificate");
             }
             Err(error) => error!(error = chain(&error), "cannot serve the certificate"),

@@ -1,7 +1,7 @@
 //! The admission webhook: judges a pod, and creates its claim template before the answer is sent.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kube::runtime::reflector::Store;
 use serde_json::Value;
@@ -15,6 +15,7 @@ use super::review::{
     question,
 };
 use super::templates::{TemplateError, Templates};
+use crate::metrics::controller::METRICS;
 use crate::pod_request::Steps;
 use crate::reservation::cluster_state::sizes;
 use crate::reservation::share::GpuShare;
@@ -44,6 +45,7 @@ impl Webhook {
     /// # Errors
     /// There is none in it.
     pub async fn review(&self, body: &[u8]) -> Result<Value, NoReview> {
+        let begun = Instant::now();
         let mut question = question(body)?;
         let judged = match &self.mode {
             SharingMode::Claims { known, .. } => judge(&question, &known.inventory(), self.steps),
@@ -56,6 +58,7 @@ impl Webhook {
         question.object = Value::Null;
         let verdict = self.prepare(&question, judged).await;
         report(&question, &verdict);
+        METRICS.reviewed(&question.kind, verdict.result(), begun.elapsed());
         Ok(answer(&question.uid, &verdict))
     }
 

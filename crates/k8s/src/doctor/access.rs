@@ -3,7 +3,7 @@
 use super::{Right, Row, Status, few};
 
 const CHECK: &str = "caller.rights";
-const READ: &str = "SelfSubjectAccessReviews for the commands admin, submit and doctor";
+const READ: &str = "SelfSubjectAccessReviews for the commands admin, submit, doctor and the lists";
 
 pub fn row(access: &Result<Vec<(Right, bool)>, String>) -> Row {
     let rights = match access {
@@ -13,7 +13,19 @@ pub fn row(access: &Result<Vec<(Right, bool)>, String>) -> Row {
     let denied: Vec<String> = rights
         .iter()
         .filter(|(_, allowed)| !allowed)
-        .map(|(right, _)| format!("{} {} ({})", right.verb, right.resource, right.needed_by))
+        .map(|(right, _)| {
+            let part = match right.subresource {
+                "" => String::new(),
+                part => format!("/{part}"),
+            };
+            let Right {
+                verb,
+                resource,
+                needed_by,
+                ..
+            } = right;
+            format!("{verb} {resource}{part} ({needed_by})")
+        })
         .collect();
     match denied.is_empty() {
         true => Row::ok(CHECK, READ, "you have the rights for all commands"),

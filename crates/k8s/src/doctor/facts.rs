@@ -1,6 +1,7 @@
 //! Facts for the checks, read from the cluster, each with the reason if it could not be read.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use divvy_api::v1::Error;
 use hyper::Request;
@@ -27,9 +28,13 @@ use crate::project;
 use crate::reservation;
 use crate::reservation::share::GpuShare;
 use crate::submit::object::is_held;
+use crate::views::node_exec;
 
 /// The value, or the reason why it could not be read.
 pub type Read<T> = Result<T, String>;
+
+/// Time for one node's daemon.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The label that opts a namespace in.
 pub const OPT_IN: (&str, &str) = ("divvy.dev/inject", "enabled");
@@ -50,6 +55,8 @@ pub struct ClusterFacts {
     pub webhooks: Read<Vec<MutatingWebhookConfiguration>>,
     pub namespaces: Read<Vec<Namespace>>,
     pub probe: Probe,
+    /// Per node with a pod of Divvy: whether its daemon answers, or why not.
+    pub daemons: Read<BTreeMap<String, Read<()>>>,
     pub access: Read<Vec<(Right, bool)>>,
     pub kueue: Read<Served>,
     pub kueue_configuration: Read<Option<Value>>,
@@ -114,7 +121,7 @@ const fn right(
 }
 
 /// The rights that the commands for people need.
-const RIGHTS: [Right; 11] = [
+const RIGHTS: [Right; 13] = [
     right("list", "", "nodes", "", "admin"),
     right("patch", "", "nodes", "", "admin set"),
     right(
@@ -135,6 +142,8 @@ const RIGHTS: [Right; 11] = [
         "",
         "doctor",
     ),
+    right("list", "resource.k8s.io", "resourceclaims", "", "gpus, ps"),
+    right("create", "", "pods", "exec", "gpus, top, usage, admin gpu"),
     right("create", "", "pods", "", "submit"),
     right("create", "batch", "jobs", "", "submit --job"),
     right("get", "", "pods", "log", "submit --follow"),
@@ -163,6 +172,7 @@ pub async fn read(client: &Client, system: &str) -> Result<ClusterFacts, Error> 
         webhooks: list(client).await,
         namespaces,
         probe,
+        daemons: daemons(client, system).await,
         access: access(client).await,
         kueue: served(client).await.map_err(said),
         kueue_configuration: project::read_kueue_configuration(client, project::KUEUE_NAMESPACE)
@@ -275,6 +285,27 @@ pub fn opted_in(namespace: &Namespace) -> Option<&str> {
     let labels = namespace.metadata.labels.as_ref()?;
     let is = labels.get(OPT_IN.0).is_some_and(|value| value == OPT_IN.1);
     is.then_some(namespace.metadata.name.as_deref()?)
+}
+
+/// Asks the daemon of each node, over its pod.
+async fn daemons(client: &Client, system: &str) -> Read<BTreeMap<String, Read<()>>> {
+    let is_allowed = node_exec::is_allowed(client, system).await;
+    match is_allowed.map_err(|error| error.message)? {
+        true => {}
+        false => {
+            return Err(format!(
+                "you may not create pods/exec in namespace {system}"
+            ));
+        }
+    }
+    let pods = node_exec::node_pods(client, system).await;
+    let pods = pods.map_err(|error| error.message)?;
+    let words = ["gpus", "-o", "name"];
+    let answers = node_exec::run_on_all(client, system, &pods, &words, PATIENCE).await;
+    let answers = answers.into_iter();
+    Ok(answers
+        .map(|(node, answer)| (node, answer.map(drop)))
+        .collect())
 }
 
 async fn access(client: &Client) -> Read<Vec<(Right, bool)>> {
@@ -401,6 +432,7 @@ pub(super) mod tests {
                 .unwrap(),
             ]),
             probe: Probe::Held,
+            daemons: Ok([("a".to_owned(), Ok(()))].into()),
             access: Ok(RIGHTS.iter().map(|right| (*right, true)).collect()),
             kueue: Ok(Served::Absent),
             kueue_configuration: Ok(None),

@@ -1,8 +1,9 @@
-//! The liveness and readiness probes of the node driver.
+//! The liveness and readiness probes of the node driver, and its metrics.
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::http::StatusCode;
@@ -10,10 +11,15 @@ use axum::routing::get;
 use tokio::net::{TcpListener, UnixStream};
 use tokio::sync::watch;
 
+use super::metrics::NodePage;
+use crate::metrics;
+
 /// Answers `GET /healthz` for as long as the program runs: 200 while all these sockets have a listener. `GET /readyz`
 /// is 200 once kubelet has registered this driver: only then may a rolling update end the one before it.
 ///
 /// The agent is not asked: what it does not answer is its own container's probe's matter, and this program waits for it.
+///
+/// With a page of metrics, `GET /metrics` answers it.
 ///
 /// # Errors
 /// The address is taken.
@@ -21,6 +27,7 @@ pub async fn listen(
     address: SocketAddr,
     sockets: impl Into<Vec<PathBuf>>,
     registered: watch::Receiver<bool>,
+    page: Option<Arc<NodePage>>,
 ) -> io::Result<SocketAddr> {
     let sockets = sockets.into();
     let listener = TcpListener::bind(address).await?;
@@ -49,9 +56,13 @@ pub async fn listen(
             }
         }
     });
-    let app = Router::new()
+    let mut app = Router::new()
         .route("/healthz", answer)
         .route("/readyz", is_ready);
+    if let Some(page) = page {
+        let scrape = async move || metrics::page(page.text().await.to_string());
+        app = app.route("/metrics", get(scrape));
+    }
     tokio::spawn(async { axum::serve(listener, app).await });
     Ok(address)
 }
@@ -82,7 +93,8 @@ mod tests {
         let sockets = ["a.sock", "b.sock"].map(|name| folder.path().join(name));
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let (_, registered) = watch::channel(false);
-        let address = listen(any, sockets.clone(), registered).await.unwrap();
+        let listening = listen(any, sockets.clone(), registered, None);
+        let address = listening.await.unwrap();
         let _a = UnixListener::bind(&sockets[0]).unwrap();
         let ill = probe(address).await;
         assert!(ill.starts_with("HTTP/1.1 503"), "{ill}");

@@ -331,7 +331,7 @@ async fn tell_one(plugin: &DraDriver, claim: &ClaimRef, reason: Reason, text: St
 }
 
 /// Name and uid of the pods that a claim is reserved for, unless another claim has its name by now.
-fn pods(claim: &ResourceClaim, uid: &str) -> Vec<(String, String)> {
+pub(super) fn pods(claim: &ResourceClaim, uid: &str) -> Vec<(String, String)> {
     if claim.metadata.uid.as_deref() != Some(uid) {
         return Vec::new();
     }

@@ -7,6 +7,7 @@
 //! The driver keeps no state: the agent's journal records the held claims, and both calls may be repeated at any time.
 
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use divvy_api::v1;
 use futures_util::future::join_all;
@@ -16,12 +17,14 @@ use kube::{Api, Client};
 use tonic::{Request, Response, Status};
 
 use crate::cluster;
+use crate::metrics::driver::{self, Operation};
 use crate::node::agent::Agent;
 use crate::node::allocation::{self, Unprepared};
 use crate::node::calls::CallCount;
 use crate::node::claim_lock::KeyedMutex;
 use crate::node::events::{EventTarget, Events, Kind};
 use crate::node::incidents::{self, IncidentLog};
+use crate::node::metrics::PodNames;
 use crate::node::protocol::dra::dra_plugin_server::DraPlugin;
 use crate::node::protocol::dra::{
     Claim, Device, NodePrepareResourceResponse, NodePrepareResourcesRequest,
@@ -39,6 +42,7 @@ pub struct DraDriver {
     claim_lock: KeyedMutex,
     incidents: Mutex<IncidentLog>,
     calls: CallCount,
+    pods: Arc<PodNames>,
 }
 
 /// Why a claim is not prepared or unprepared; kubelet shows it in an event of the pod and tries again.
@@ -66,6 +70,7 @@ impl DraDriver {
             claim_lock: KeyedMutex::default(),
             incidents: Mutex::default(),
             calls: CallCount::default(),
+            pods: Arc::default(),
         }
     }
 
@@ -92,6 +97,11 @@ impl DraDriver {
 
     pub(super) fn incidents(&self) -> &Mutex<IncidentLog> {
         &self.incidents
+    }
+
+    /// The pods of the held claims.
+    pub(super) fn pods(&self) -> &Arc<PodNames> {
+        &self.pods
     }
 
     /// The claim of that name, as the API server has it now.
@@ -127,6 +137,7 @@ impl DraDriver {
             .ok_or_else(|| PrepareError::NoClaim(format!("{}/{}", asked.namespace, asked.name)))?;
         let gpus = slices::gpus(&self.agent.gpus().await?);
         let allocation = allocation::of(&claim, &asked.uid, &self.node, &gpus)?;
+        self.pods.note(&asked.uid, &claim);
         let held = self.agent.hold(&asked.uid, &allocation.claim).await?;
         tracing::info!(
             "claim {}/{} is allocated to job {}: {}",
@@ -183,7 +194,7 @@ impl DraPlugin for Kubelet {
             let plugin = Arc::clone(&self.0);
             let uid = claim.uid.clone();
             let call = plugin.calls.begin();
-            whole(uid, async move {
+            whole(Operation::Prepare, uid, async move {
                 let _call = call;
                 plugin.prepare(&claim).await
             })
@@ -208,7 +219,7 @@ impl DraPlugin for Kubelet {
             let plugin = Arc::clone(&self.0);
             let uid = claim.uid.clone();
             let call = plugin.calls.begin();
-            whole(uid, async move {
+            whole(Operation::Unprepare, uid, async move {
                 let _call = call;
                 plugin.unprepare(&claim).await
             })
@@ -226,11 +237,17 @@ impl DraPlugin for Kubelet {
 
 /// Work for a claim, to its end: in a task of its own, as a call that kubelet gives up waiting for is dropped where it stands.
 async fn whole<T: Send + 'static>(
+    operation: Operation,
     uid: String,
     work: impl Future<Output = Result<T, PrepareError>> + Send + 'static,
 ) -> (String, Result<T, PrepareError>) {
-    let done = tokio::spawn(work).await;
-    (uid, done.unwrap_or_else(|error| Err(error.into())))
+    let begun = Instant::now();
+    let done = tokio::spawn(async move {
+        let done = work.await;
+        driver::METRICS.count(operation, begun.elapsed(), done.is_ok());
+        done
+    });
+    (uid, done.await.unwrap_or_else(|error| Err(error.into())))
 }
 
 /// Logs the failure, and returns the error text for kubelet, with the causes.

@@ -88,7 +88,11 @@ async fn look_into(plugin: &DraDriver, held: &HeldClaim) {
         }
     };
     // Nearly all claims are well, which the cached objects show. Only the others are read again from the API server.
-    if judged(plugin.claim_at_hand(namespace, name).await).is_none() {
+    let at_hand = plugin.claim_at_hand(namespace, name).await;
+    if let Ok(Some(claim)) = &at_hand {
+        plugin.pods().note(uid, claim);
+    }
+    if judged(at_hand).is_none() {
         return;
     }
     // The claim's lock orders this check with kubelet's calls for the same claim.

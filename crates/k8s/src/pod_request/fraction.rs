@@ -54,10 +54,15 @@ impl Fraction {
         self.0
     }
 
+    /// `None` unless it is a part.
+    pub fn from_millionths(millionths: u32) -> Option<Self> {
+        (0 < millionths && millionths < WHOLE).then_some(Self(millionths))
+    }
+
     /// Of so many percent; `None` unless it is a part.
     pub fn percent(percent: u64) -> Option<Self> {
         let millionths = u32::try_from(percent.checked_mul(10_000)?).ok()?;
-        (0 < millionths && millionths < WHOLE).then_some(Self(millionths))
+        Self::from_millionths(millionths)
     }
 
     /// So much of this many bytes, in MiB, rounded down to a multiple of two, and never nothing: parts of GPUs are given out in

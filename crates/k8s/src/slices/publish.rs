@@ -34,6 +34,7 @@ use super::offer::{Gpu, Withheld, gpus};
 use super::{Node, Pool, SliceChange, Taints, pool, steps};
 use crate::claim::DRIVER;
 use crate::cluster::{chain, is_missing};
+use crate::metrics::driver;
 use crate::role::{self, Role};
 
 /// Publishes the slices of one node.
@@ -151,7 +152,11 @@ impl Publisher {
             let found = self.list().await?;
             let steps = steps(&pool, &own.node, &found);
             match self.apply(&steps).await? {
-                None => return Ok(steps.len()),
+                None => {
+                    let slices = published(found.len(), &steps);
+                    driver::METRICS.published(slices, pool.devices.len());
+                    return Ok(steps.len());
+                }
                 Some(TAINTS) => {
                     tracing::warn!(
                         "the cluster does not support {TAINTS}; unhealthy GPUs are not published instead"
@@ -243,6 +248,15 @@ impl Publisher {
     fn of_node(&self) -> String {
         format!("spec.driver={DRIVER},spec.nodeName={}", self.name)
     }
+}
+
+/// The number of ResourceSlices after these steps.
+fn published(before: usize, steps: &[SliceChange]) -> usize {
+    steps.iter().fold(before, |count, step| match step {
+        SliceChange::Create(_) => count + 1,
+        SliceChange::Replace(_) => count,
+        SliceChange::Delete(_) => count.saturating_sub(1),
+    })
 }
 
 /// Says that something happened, for as long as the API server can be reached; what goes wrong is tried again, ever slower.

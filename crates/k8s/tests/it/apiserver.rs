@@ -19,6 +19,7 @@
 
 pub mod admission;
 mod defaults;
+pub mod exec;
 mod http;
 mod kinds;
 mod logs;
@@ -75,6 +76,10 @@ struct State {
     epoch: u64,
     faults: Vec<(String, String, Fail, usize)>,
     logs: BTreeMap<(String, String), String>,
+    /// What commands in pods come to.
+    on_exec: Option<exec::Hook>,
+    /// Resources whose calls by kind of verb are denied: `("list", "resourceslices")`.
+    denied: Vec<(String, String)>,
     release: String,
     on_create: Vec<Hook>,
     /// Where the services are that webhooks name, by namespace and name.
@@ -155,6 +160,8 @@ impl ApiServer {
                 epoch: 0,
                 faults: Vec::new(),
                 logs: BTreeMap::new(),
+                on_exec: None,
+                denied: Vec::new(),
                 release: "v1.36.2".to_owned(),
                 on_create: Vec::new(),
                 services: HashMap::new(),
@@ -385,6 +392,18 @@ impl ApiServer {
     pub fn forbid(&self, verb: &str, resource: &str) {
         let mut state = self.shared.state.lock().unwrap();
         state.forbidden.push((verb.to_owned(), resource.to_owned()));
+    }
+
+    /// The same, and denies the calls themselves with 403, as RBAC does.
+    pub fn deny(&self, verb: &str, resource: &str) {
+        self.forbid(verb, resource);
+        let mut state = self.shared.state.lock().unwrap();
+        state.denied.push((verb.to_owned(), resource.to_owned()));
+    }
+
+    /// Called with the pod and the command of each exec.
+    pub fn on_exec(&self, hook: impl Fn(&str, &[String]) -> exec::Ran + Send + Sync + 'static) {
+        self.shared.state.lock().unwrap().on_exec = Some(Arc::new(hook));
     }
 
     /// Where the service is that a webhook's configuration names. Without, the webhook is unreachable.

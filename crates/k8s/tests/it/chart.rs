@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use render::{Chart, chart, refusal};
 
 /// Values that between them reach every branch of the templates.
-const WAYS: [&[&str]; 9] = [
+const WAYS: &[&[&str]] = &[
     &[],
     &["--set", "carrier.enabled=true"],
     &[
@@ -47,6 +47,15 @@ const WAYS: [&[&str]; 9] = [
     ],
     GLUE,
     TEAMS,
+    METRICS,
+];
+
+/// Everything about metrics.
+const METRICS: &[&str] = &[
+    "--set",
+    "metrics.enabled=true,metrics.podMonitor.enabled=true,metrics.podMonitor.labels.release=prometheus",
+    "--set",
+    "metrics.dashboard.enabled=true,metrics.networkPolicy.enabled=true",
 ];
 
 /// A glue with the shape of the seeds' values.
@@ -99,10 +108,17 @@ fn every_way_of_the_chart_makes_its_objects() {
         "RoleBinding divvy-glue",
         "ServiceAccount divvy-glue",
     ];
+    let metrics = [
+        "ConfigMap divvy-dashboard",
+        "NetworkPolicy divvy-controller-metrics",
+        "NetworkPolicy divvy-node-metrics",
+        "PodMonitor divvy",
+    ];
     for (way, more) in [
         (WAYS[0], &[][..]),
         (WAYS[1], &carrier[..]),
         (GLUE, &glue[..]),
+        (METRICS, &metrics[..]),
     ] {
         let Some(chart) = chart(way) else { return };
         let made: BTreeSet<String> = chart.objects.iter().map(render::called).collect();

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use crate::apiserver;
-mod health;
+pub mod health;
 pub mod replica;
 
 use std::convert::Infallible;

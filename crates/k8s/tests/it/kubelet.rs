@@ -15,3 +15,4 @@ mod probe;
 mod raw;
 mod registration;
 mod rig;
+mod views;

@@ -19,4 +19,5 @@ mod projects;
 mod publisher;
 mod reviews;
 mod rights;
+mod views;
 mod why;

@@ -13,15 +13,17 @@ use super::kinds::Target;
 use super::selector::Selector;
 use super::store::{Fail, PatchKind, api_version};
 use super::watch::{Wish, body as watch_body};
-use super::{Call, Cut, Shared, admission, logs};
+use super::{Call, Cut, Shared, admission, exec, logs};
 
 type Queries = BTreeMap<String, String>;
 
 pub async fn answer(
     State(shared): State<Arc<Shared>>,
     Query(query): Query<Queries>,
-    request: Request,
+    mut request: Request,
 ) -> Response {
+    let words = exec::words(request.uri().query().unwrap_or_default());
+    let upgrade = exec::Upgrade::of(&mut request);
     let path = request.uri().path().to_owned();
     let method = request.method().clone();
     let kind = request.headers().get(header::CONTENT_TYPE);
@@ -38,6 +40,7 @@ pub async fn answer(
         false => yaml_serde::from_slice(&whole).unwrap_or_default(),
     };
     let writes = !matches!(method, Method::GET);
+    let exec = path.strip_suffix("/exec").map(str::to_owned);
     let call = Call {
         method: method.to_string(),
         path: path.clone(),
@@ -50,7 +53,10 @@ pub async fn answer(
     }
     let answered = match shared.fault(&method, &path) {
         Some(fail) => Err(fail),
-        None => serve(&shared, &method, &path, &query, &kind, body).await,
+        None => match (exec, upgrade) {
+            (Some(pod), Some(upgrade)) => exec::answer(&shared, &pod, words, upgrade).await,
+            _ => serve(&shared, &method, &path, &query, &kind, body).await,
+        },
     };
     if cut == Some(Cut::After) {
         shared.hold().await;
@@ -80,6 +86,9 @@ async fn serve(
         let state = shared.state.lock().unwrap();
         Target::of(path, &state.store.kinds)?
     };
+    if let Some(fail) = denied(shared, method, &at) {
+        return Err(fail);
+    }
     let dry = query.get("dryRun").is_some_and(|value| value == "All");
     let selector = Selector::new(query.get("labelSelector"), query.get("fieldSelector"));
     let done = |object: &Value| Ok(json_response(200, object));
@@ -111,7 +120,7 @@ async fn serve(
             let response = Response::builder().header(header::CONTENT_TYPE, "application/json");
             Ok(response.body(body).unwrap())
         }
-        ("GET", None, _) => done(&list(shared, &at, &selector)),
+        ("GET", None, _) => done(&page(list(shared, &at, &selector), query)),
         ("POST", None, _) => {
             let object = admission::admit(shared, &at, body, dry).await?;
             let mut object = shared.change(|store| store.create(&at, object, dry))?;
@@ -191,6 +200,42 @@ fn group_of(shared: &Arc<Shared>, group: &str) -> Result<Response, Fail> {
         "apiVersion": "v1", "kind": "APIGroup", "name": group, "versions": all, "preferredVersion": named(preferred),
     });
     Ok(json_response(200, &body))
+/// The refusal of a call that the caller has no right to.
+fn denied(shared: &Arc<Shared>, method: &Method, at: &Target) -> Option<Fail> {
+    let verb = match (method, &at.name) {
+        (&Method::GET, None) => "list",
+        (&Method::GET, Some(_)) => "get",
+        (&Method::POST, _) => "create",
+        _ => return None,
+    };
+    let resource = at.kind.plural.as_str();
+    let of = |(denied, what): &(String, String)| denied == verb && what == resource;
+    let state = shared.state.lock().unwrap();
+    state.denied.iter().any(of).then(|| Fail {
+        code: 403,
+        reason: "Forbidden",
+        message: format!(
+            "{resource} is forbidden: User \"test\" cannot {verb} resource \"{resource}\""
+        ),
+    })
+}
+
+/// The part of a list that `limit` and `continue` ask for; the token is the number of items before.
+fn page(mut list: Value, query: &Queries) -> Value {
+    let Some(limit) = query
+        .get("limit")
+        .and_then(|limit| limit.parse::<usize>().ok())
+    else {
+        return list;
+    };
+    let from = query.get("continue").and_then(|token| token.parse().ok());
+    let from: usize = from.unwrap_or(0);
+    let items = list["items"].as_array().cloned().unwrap_or_default();
+    if items.len() > from + limit {
+        list["metadata"]["continue"] = json!((from + limit).to_string());
+    }
+    list["items"] = items.into_iter().skip(from).take(limit).collect();
+    list
 }
 
 /// As the API has lists: the objects in them do not say what they are.

@@ -6,6 +6,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service, ServiceAccount};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -66,6 +67,8 @@ pub fn check(object: &Value) -> Result<(), String> {
         ("apiextensions.k8s.io/v1", "CustomResourceDefinition") => {
             whole::<CustomResourceDefinition>(object)
         }
+        ("networking.k8s.io/v1", "NetworkPolicy") => whole::<NetworkPolicy>(object),
+        ("monitoring.coreos.com/v1", "PodMonitor") => pod_monitor(object),
         // cert-manager's own, of which three fields are used.
         ("cert-manager.io/v1", "Certificate") => {
             let spec = object["spec"].as_object().ok_or("no spec")?;
@@ -76,6 +79,31 @@ pub fn check(object: &Value) -> Result<(), String> {
             }
         }
         _ => Err("the chart has no business with this kind".to_owned()),
+    }
+}
+
+/// By the schema that the operator publishes; a field that it does not know is dropped there, so none is taken here.
+fn pod_monitor(object: &Value) -> Result<(), String> {
+    let mut schema: Value =
+        serde_json::from_str(include_str!("podmonitor.json")).map_err(|error| error.to_string())?;
+    close(&mut schema);
+    let validator = jsonschema::validator_for(&schema).map_err(|error| error.to_string())?;
+    validator
+        .validate(object)
+        .map_err(|error| error.to_string())
+}
+
+/// Has every object of a schema that names fields take no others.
+fn close(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            if fields.get("properties").is_some_and(Value::is_object) {
+                fields.insert("additionalProperties".to_owned(), Value::Bool(false));
+            }
+            fields.values_mut().for_each(close);
+        }
+        Value::Array(items) => items.iter_mut().for_each(close),
+        _ => {}
     }
 }
 

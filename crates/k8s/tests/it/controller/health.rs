@@ -1,5 +1,7 @@
 //! What kubelet is told of a replica, whatever becomes of the API server.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
 use super::apiserver::{ApiServer, View};
@@ -97,4 +99,55 @@ async fn a_namespace_that_tries_all_ways_of_asking_is_refused_and_others_are_not
             break;
         }
     }
+}
+
+/// Metrics of the page of docs/kubernetes-monitoring.md that begin with this.
+pub fn documented(prefix: &str) -> BTreeSet<String> {
+    let docs = include_str!("../../../../../docs/kubernetes-monitoring.md");
+    let rows = docs.lines().filter_map(|line| line.strip_prefix("| `"));
+    let names = rows.filter_map(|row| row.split('`').next());
+    let names = names.filter(|name| name.starts_with(prefix));
+    names.map(str::to_owned).collect()
+}
+
+/// Names of metrics of a page, by their types.
+pub fn families(page: &str) -> BTreeSet<String> {
+    let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let names = types.filter_map(|line| line.split(' ').next());
+    names.map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn the_leader_counts_reviews_and_waiting_pods_and_says_when_its_certificate_ends() {
+    let cluster = Cluster::new();
+    let server = &cluster.server;
+    let replica = Replica::start(&cluster, "a", &["--metrics"]);
+    replica.serves(server);
+    cluster.create(&marked("train")).await.unwrap();
+    let page = server.until("the leader has seen the pod", |_| {
+        let (status, page) = replica.told("/metrics");
+        assert_eq!(status, 200);
+        let pending = "divvy_controller_waiting_pods{reason=\"pending\"} 1";
+        page.contains(pending).then_some(page)
+    });
+    assert_eq!(families(&page), documented("divvy_controller_"), "{page}");
+    for series in [
+        "divvy_controller_leader 1",
+        "divvy_controller_admissions_total{kind=\"Pod\",result=\"changed\"} 1",
+        "divvy_controller_admission_duration_seconds_count 1",
+        "divvy_controller_claim_template_creates_total{result=\"created\"} 1",
+    ] {
+        assert!(page.contains(&format!("\n{series}\n")), "{series}: {page}");
+    }
+    let end = "\ndivvy_controller_certificate_expiry_timestamp_seconds ";
+    let end = page.split(end).nth(1).and_then(|rest| rest.lines().next());
+    let end: i64 = end.and_then(|end| end.parse().ok()).unwrap();
+    let days = (end - jiff::Timestamp::now().as_second()) / 86_400;
+    assert!((360..=366).contains(&days), "{days}");
+    let quiet = Replica::start(&cluster, "b", &[]);
+    assert_eq!(
+        quiet.told("/metrics").0,
+        404,
+        "without the flag there is no page"
+    );
 }

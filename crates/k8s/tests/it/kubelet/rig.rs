@@ -88,6 +88,12 @@ impl Node {
         self.driver = Some(self.machine.node(&[], agent, &self.api));
     }
 
+    /// Starts the driver with these flags besides.
+    pub fn start_driver_with(&mut self, flags: &[&str]) {
+        let agent = self.machine.agent_socket();
+        self.driver = Some(self.machine.node(flags, &agent, &self.api));
+    }
+
     /// SIGKILL, at once.
     pub fn kill_daemon(&mut self) {
         drop(self.daemon.take().unwrap());

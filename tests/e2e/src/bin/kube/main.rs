@@ -9,6 +9,7 @@
 //! rights.rs      what nobody may do; what happens while a piece is away
 //! seeds.rs       what the guides of ClearML and Run:ai print, typed
 //! teams.rs       quotas with Kueue, where it is installed
+//! views.rs       what divvy-k8s lists of them
 //! report.rs      what came of it
 //! ```
 //! A control plane is enough: the suite brings its nodes, and where there are others it keeps off them. No container runs, so what a
@@ -24,6 +25,7 @@ mod schedule;
 mod seeds;
 mod stage;
 mod teams;
+mod views;
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -186,6 +188,7 @@ fn play(report: &mut Report, stage: &Stage) -> Result<()> {
         stage.clear().map(|()| CaseOutcome::Held(Value::Null))
     });
     schedule::all(report, stage);
+    views::all(report, stage);
     rights::all(report, stage, &pair);
     seeds::all(report, stage, &bare);
     report.case("unchecked.node", "what a container gets of a claim", || {
