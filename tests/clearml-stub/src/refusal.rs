@@ -39,6 +39,12 @@ impl Refusal {
         Self::new(400, 801, message)
     }
 
+    /// The database takes no such text.
+    pub(crate) fn short(field: &str) -> Self {
+        let message = format!("Data validation error: {field}=String value is too short");
+        Self::complaint(400, 800, message)
+    }
+
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::complaint(400, 12, format!("Validation error ({})", message.into()))
     }

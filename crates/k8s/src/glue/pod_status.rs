@@ -11,6 +11,8 @@ pub struct TaskPodStatus {
     pub state: PodState,
     /// It has been deleted, and ends.
     pub terminating: bool,
+    /// Kueue has taken its quota back, and why.
+    pub preempted: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +47,19 @@ pub fn pod_status(pod: &Pod) -> TaskPodStatus {
     TaskPodStatus {
         state: state(pod, status),
         terminating: pod.metadata.deletion_timestamp.is_some(),
+        preempted: preempted(status),
     }
+}
+
+/// Kueue's mark on a pod before it deletes it (`ConditionTypeTerminationTarget`, pkg/controller/jobs/pod; the reason is a
+/// `StopReason` of pkg/controller/jobframework).
+fn preempted(status: &PodStatus) -> Option<String> {
+    let mark = status.conditions.iter().flatten().find(|one| {
+        one.type_ == "TerminationTarget"
+            && one.status == "True"
+            && one.reason.as_deref() == Some("WorkloadEvicted")
+    })?;
+    Some(mark.message.clone().unwrap_or_default())
 }
 
 fn state(pod: &Pod, status: &PodStatus) -> PodState {
@@ -252,6 +266,21 @@ mod tests {
         ] {
             assert_eq!(seen(status.clone()), state, "{status}");
         }
+    }
+
+    #[test]
+    fn a_pod_that_kueue_stops_for_another_is_told_from_one_that_it_stops_for_good() {
+        let pod = |reason: &str, status: &str| {
+            let condition = json!({ "type": "TerminationTarget", "status": status, "reason": reason, "message": "to reclaim" });
+            let pod = json!({ "metadata": {}, "status": { "phase": "Running", "conditions": [condition] } });
+            pod_status(&serde_json::from_value(pod).unwrap()).preempted
+        };
+        assert_eq!(
+            pod("WorkloadEvicted", "True").as_deref(),
+            Some("to reclaim")
+        );
+        assert_eq!(pod("WorkloadEvicted", "False"), None);
+        assert_eq!(pod("WorkloadDeleted", "True"), None);
     }
 
     #[test]

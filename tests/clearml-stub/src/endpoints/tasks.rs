@@ -101,6 +101,9 @@ pub(super) fn set_requirements(world: &mut World, body: &Fields) -> Answer {
     Ok(updated(json!({ "script.requirements": requirements })))
 }
 
+/// `max_page_size` of the server (`config/default/services/_mongo.conf`).
+const PAGE: usize = 500;
+
 pub(super) fn get_all(world: &mut World, body: &Fields) -> Answer {
     let name = queues::pattern(body)?;
     let only = strings(body, "only_fields");
@@ -118,6 +121,8 @@ pub(super) fn get_all(world: &mut World, body: &Fields) -> Answer {
                 .is_none_or(|name| name.is_match(string(task, "name")))
             && (named || !strings(task, "system_tags").contains(&"hidden"))
     });
+    // It leaves out the rest without a word.
+    let found = found.take(world.page_size.unwrap_or(PAGE));
     Ok(json!({ "tasks": found.map(|task| projected(task, &only)).collect::<Vec<_>>() }))
 }
 
