@@ -61,6 +61,11 @@ impl Refusal {
         Self::new(400, 101, format!("Invalid task id: id={task}"))
     }
 
+    /// What `tasks.started` says of a task that was deleted.
+    pub(crate) fn no_object() -> Self {
+        Self::new(400, 10, "Invalid object id: task=None")
+    }
+
     pub(crate) fn no_queue(queue: &str) -> Self {
         Self::new(400, 701, format!("Invalid queue id: id={queue}"))
     }

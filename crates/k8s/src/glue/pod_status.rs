@@ -51,16 +51,21 @@ pub fn pod_status(pod: &Pod) -> TaskPodStatus {
     }
 }
 
-/// Kueue's mark on a pod before it deletes it (`ConditionTypeTerminationTarget`, pkg/controller/jobs/pod; the reason is a
-/// `StopReason` of pkg/controller/jobframework).
+/// Kueue's mark on a pod before it deletes it (`ConditionTypeTerminationTarget`, pkg/controller/jobs/pod). The reason is
+/// `WorkloadEvictedDueTo` and that of the Workload's condition `Evicted` (workload_types.go), as Kueue 0.19 writes it.
 fn preempted(status: &PodStatus) -> Option<String> {
-    let mark = status.conditions.iter().flatten().find(|one| {
-        one.type_ == "TerminationTarget"
-            && one.status == "True"
-            && one.reason.as_deref() == Some("WorkloadEvicted")
-    })?;
-    Some(mark.message.clone().unwrap_or_default())
+    let mark = status
+        .conditions
+        .iter()
+        .flatten()
+        .find(|one| one.type_ == "TerminationTarget" && one.status == "True")?;
+    let why = mark.reason.as_deref()?.strip_prefix("WorkloadEvicted")?;
+    let for_good = FOR_GOOD.iter().any(|word| why.contains(word));
+    (!for_good).then(|| mark.message.clone().unwrap_or_default())
 }
+
+/// Evictions after which Kueue does not admit the Workload again: a new pod would undo an administrator's decision.
+const FOR_GOOD: [&str; 2] = ["Deactivated", "MaximumExecutionTimeExceeded"];
 
 fn state(pod: &Pod, status: &PodStatus) -> PodState {
     let first = pod.spec.as_ref().and_then(|spec| spec.containers.first());
@@ -275,12 +280,17 @@ mod tests {
             let pod = json!({ "metadata": {}, "status": { "phase": "Running", "conditions": [condition] } });
             pod_status(&serde_json::from_value(pod).unwrap()).preempted
         };
-        assert_eq!(
-            pod("WorkloadEvicted", "True").as_deref(),
-            Some("to reclaim")
-        );
-        assert_eq!(pod("WorkloadEvicted", "False"), None);
-        assert_eq!(pod("WorkloadDeleted", "True"), None);
+        for reason in ["WorkloadEvictedDueToPreempted", "WorkloadEvicted"] {
+            assert_eq!(pod(reason, "True").as_deref(), Some("to reclaim"));
+            assert_eq!(pod(reason, "False"), None);
+        }
+        for reason in [
+            "WorkloadDeleted",
+            "WorkloadEvictedDueToDeactivated",
+            "WorkloadEvictedDueToDeactivatedDueToMaximumExecutionTimeExceeded",
+        ] {
+            assert_eq!(pod(reason, "True"), None, "{reason}");
+        }
     }
 
     #[test]

@@ -170,7 +170,7 @@ pub(super) fn get_by_id(world: &mut World, body: &Fields) -> Answer {
 }
 
 pub(super) fn started(world: &mut World, body: &Fields) -> Answer {
-    let was = existing(world, body)?;
+    let was = existing(world, body).map_err(|_| Refusal::no_object())?;
     let mut answer = change(world, body, Status::InProgress)?;
     let now = world.stamp();
     let fields = fields(world, body)?;

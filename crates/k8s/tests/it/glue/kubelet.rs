@@ -171,7 +171,7 @@ impl Worker {
             ("Succeeded" | "Failed", _) => {}
             ("Running", Fate::Installs) => {}
             ("Running", Fate::Preempted) => {
-                let mark = json!({ "type": "TerminationTarget", "status": "True", "reason": "WorkloadEvicted",
+                let mark = json!({ "type": "TerminationTarget", "status": "True", "reason": "WorkloadEvictedDueToPreempted",
                     "message": "Preempted to accommodate a workload" });
                 let leaving = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" },
                     "status": { "conditions": [mark] } });
