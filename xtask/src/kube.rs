@@ -16,6 +16,9 @@ pub struct Args {
     /// Address of this machine for the API server, which calls the webhook
     #[arg(long, default_value = "127.0.0.1")]
     address: String,
+    /// Image with Python, pip and clearml-agent, in which tasks of a ClearML server run on the cluster's nodes
+    #[arg(long, value_name = "IMAGE")]
+    task_image: Option<String>,
     /// Run only cases with names that begin with one of these
     #[arg(long, value_name = "NAME", num_args = 1..)]
     only: Vec<String>,
@@ -58,6 +61,9 @@ pub fn accept(args: &Args) -> Result<()> {
             .args(["--address", &args.address, "--output", &args.output])
             .env("KUBECONFIG", &config)
             .stdin(Stdio::null());
+        if let Some(image) = &args.task_image {
+            suite.args(["--task-image", image]);
+        }
         if !args.only.is_empty() {
             suite.arg("--only").args(&args.only);
         }

@@ -23,6 +23,7 @@ mod setup;
 pub mod task_state;
 pub mod template;
 pub mod values;
+mod waiting;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,6 +45,9 @@ const TIMEOUT: u64 = 600;
 
 /// The first report after the start, as the stock agent sends it.
 const FIRST: Duration = Duration::from_secs(3);
+
+/// The client's own log repeats each error that is returned to us.
+const FILTER: &str = "info,kube_client=off";
 
 /// How long taking the worker off the list may take.
 const LAST_WORD: Duration = Duration::from_secs(5);
@@ -142,7 +146,7 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 fn log_to_stderr() {
-    let filter = EnvFilter::try_from_env("DIVVY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_env("DIVVY_LOG").unwrap_or_else(|_| EnvFilter::new(FILTER));
     // Fails only where a log is set already, and then that one is used.
     let _ = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)

@@ -117,6 +117,14 @@ impl Stub {
         endpoints::perform(&mut self.shared.world(), endpoint, &body)
     }
 
+    /// The same for `events.add_batch`, whose body is lines of JSON.
+    ///
+    /// # Errors
+    /// The refusal that the server would answer.
+    pub fn add_batch(&self, lines: &str) -> Result<Value, Refusal> {
+        endpoints::add_batch(&mut self.shared.world(), lines)
+    }
+
     /// The same where a refusal is a mistake in the test.
     ///
     /// # Panics

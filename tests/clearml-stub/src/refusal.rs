@@ -39,6 +39,12 @@ impl Refusal {
         Self::new(400, 801, message)
     }
 
+    /// The database takes no such text.
+    pub(crate) fn short(field: &str) -> Self {
+        let message = format!("Data validation error: {field}=String value is too short");
+        Self::complaint(400, 800, message)
+    }
+
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::complaint(400, 12, format!("Validation error ({})", message.into()))
     }
@@ -53,6 +59,11 @@ impl Refusal {
 
     pub(crate) fn no_task(task: &str) -> Self {
         Self::new(400, 101, format!("Invalid task id: id={task}"))
+    }
+
+    /// What `tasks.started` says of a task that was deleted.
+    pub(crate) fn no_object() -> Self {
+        Self::new(400, 10, "Invalid object id: task=None")
     }
 
     pub(crate) fn no_queue(queue: &str) -> Self {

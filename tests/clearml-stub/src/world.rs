@@ -88,6 +88,8 @@ pub struct World {
     pub calls: Vec<Call>,
     /// Whether the server is one that pops whatever is first, as before API 2.21.
     pub is_old: bool,
+    /// Objects of one answer; `None`: the server's own 500 (`max_page_size`).
+    pub page_size: Option<usize>,
     /// Tokens issued before this moment count no more.
     pub(crate) tokens_from: Option<Timestamp>,
     ahead: SignedDuration,

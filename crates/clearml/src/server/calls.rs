@@ -160,12 +160,26 @@ impl Server {
         Ok(found.tasks.into_iter().next())
     }
 
-    /// The current state of these tasks, in one call; deleted tasks are left out.
+    /// The current state of these tasks; deleted tasks are left out.
     pub async fn tasks(&self, tasks: &[String]) -> Result<Vec<Task>, ServerError> {
-        let found: Tasks = self
-            .call_once("tasks.get_all", of_tasks(tasks, &WHILE))
-            .await?;
-        Ok(found.tasks)
+        let mut found = Vec::with_capacity(tasks.len());
+        for some in tasks.chunks(MOST_TASKS) {
+            let mut missing = some.to_vec();
+            // A server with a smaller page leaves tasks out as if they were deleted: only one that is missing from an answer with no
+            // other task is.
+            while !missing.is_empty() {
+                let page: Tasks = self
+                    .call_once("tasks.get_all", of_tasks(&missing, &WHILE))
+                    .await?;
+                let before = missing.len();
+                missing.retain(|id| page.tasks.iter().all(|task| task.id != *id));
+                found.extend(page.tasks);
+                if missing.len() == before {
+                    break;
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// The display names of these tasks, their users and their projects, in one call.
@@ -345,6 +359,9 @@ fn slots_of(name: &str) -> String {
     let name: String = name.chars().map(plain).collect();
     format!("{name}:gpu*")
 }
+
+/// Tasks of one answer: `max_page_size` of the server's configuration (`services/_mongo.conf`), which leaves out the rest.
+const MOST_TASKS: usize = 500;
 
 /// Bytes of one request of events, as the stock agent sends them.
 const MOST_REQUEST: usize = 1 << 20;

@@ -54,9 +54,9 @@ pub enum Subcode {
     NoEndpoint,
     /// 400/12.
     Validation,
-    /// 400/101.
+    /// 400/101; 400/10 of `tasks.started`.
     NoTask,
-    /// 400/110.
+    /// 400/110; 400/121 if another call changed it at the same moment.
     StatusChange,
     /// 400/131.
     EventsNotAdded,
@@ -78,8 +78,8 @@ impl ServerError {
             (403, _) => Subcode::Forbidden,
             (404, 0) => Subcode::NoEndpoint,
             (400, 12) => Subcode::Validation,
-            (400, 101) => Subcode::NoTask,
-            (400, 110) => Subcode::StatusChange,
+            (400, 10 | 101) => Subcode::NoTask,
+            (400, 110 | 121) => Subcode::StatusChange,
             (400, 131) => Subcode::EventsNotAdded,
             (400, 701) => Subcode::NoQueue,
             (400, 706) => Subcode::AlreadyQueued,

@@ -104,6 +104,11 @@ async fn what_may_not_follow_is_told_by_its_code() {
         .await
         .unwrap_err();
     assert_eq!(nobody.refusal(), Some(Subcode::NoTask), "{nobody}");
+    let nobody = server
+        .started("00000000000000000000000000000000", "")
+        .await
+        .unwrap_err();
+    assert_eq!(nobody.refusal(), Some(Subcode::NoTask), "{nobody}");
 }
 
 #[tokio::test]

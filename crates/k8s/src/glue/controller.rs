@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use divvy_clearml::facts::Facts;
 use divvy_clearml::frontend::pull_schedule::Gate;
 use divvy_clearml::frontend::watch::{WatchDecision as Verdict, Watcher, is_stopping};
 use divvy_clearml::server::{QueueFacts, ServerError, Status, Subcode, Task};
@@ -20,6 +21,7 @@ use super::objects::TaskObjects;
 use super::pod_status::{PodState, pod_status};
 use super::record::{Logged, Record};
 use super::task_state::{ClaimPhase, TaskFacts, TaskStep, next};
+use super::waiting::Reasons;
 
 /// Tasks of a queue that one look asks for, beyond those that are known.
 const HEAD: usize = 64;
@@ -38,6 +40,7 @@ pub struct GlueController {
     gate: Gate,
     started: Instant,
     tasks: BTreeMap<String, Memory>,
+    reasons: Reasons,
     /// The errors of the last round, so that each is logged once.
     troubles: Troubles,
 }
@@ -49,6 +52,13 @@ struct Memory {
     watcher: Watcher,
     /// The last reported reason why it waits.
     said: Option<String>,
+    /// When a reason was last written into its log.
+    logged_reason: Option<Instant>,
+    /// Its log has the line of its pod.
+    announced: bool,
+    /// Why Kueue stopped its pod, until it is back in its queue.
+    preempted: Option<String>,
+    facts: Option<Facts>,
     log_task: Option<JoinHandle<()>>,
     pinged: Option<Instant>,
 }
@@ -90,6 +100,7 @@ impl GlueController {
             gate,
             started: Instant::now(),
             tasks: BTreeMap::new(),
+            reasons: Reasons::default(),
             troubles: Troubles::new(),
         }
     }
@@ -119,6 +130,10 @@ impl GlueController {
         let context = Rc::clone(&self.context);
         let found = context.objects.list().await?;
         self.tasks.retain(|task, _| found.contains_key(task));
+        let pods = found.values().filter_map(|found| found.pod.as_ref());
+        self.reasons
+            .refresh(&context.objects, context.poll, pods)
+            .await;
         let ids: Vec<String> = found.keys().cloned().collect();
         let tasks = match ids.is_empty() {
             true => Vec::new(),
@@ -206,8 +221,9 @@ impl GlueController {
     ) -> TaskFacts {
         let context = Rc::clone(&self.context);
         let record = &found.record;
+        let pod = found.pod.as_ref();
+        let pod = pod.map(|pod| self.reasons.explain(pod, pod_status(pod)));
         let memory = self.tasks.entry(record.task.clone()).or_default();
-        let pod = found.pod.as_ref().map(pod_status);
         let state = pod.as_ref().map(|pod| &pod.state);
         let writes = matches!(state, Some(PodState::Runs | PodState::Ended(_)));
         let mut is_logged = record.logged == Logged::All;
@@ -237,10 +253,14 @@ impl GlueController {
         };
         let queue = task.and_then(|task| task.rest.get("execution")?.get("queue")?.as_str());
         let most = context.settings.abort_callback_max;
+        let child = context.child(&record.task);
         // `state` checks whether the task is queued: it is while its pod waits.
         let verdict = match task.map(|task| task.status) {
             Some(Status::Queued | Status::Unknown) => false,
-            _ => match memory.watcher.observe(task, self.started.elapsed(), most) {
+            _ => match memory
+                .watcher
+                .look_at(task, &child, self.started.elapsed(), most)
+            {
                 Verdict::Go => false,
                 Verdict::Wait(line) => {
                     context
@@ -302,6 +322,7 @@ impl GlueController {
                 context.objects.remove_record(id).await?;
             }
             TaskStep::Return => {
+                memory.preempted = facts.pod.as_ref().and_then(|pod| pod.preempted.clone());
                 let record = Record {
                     mark: ClaimPhase::Returning,
                     ..record.clone()
@@ -309,7 +330,12 @@ impl GlueController {
                 context.objects.write_mark(&record).await?;
             }
             TaskStep::PutBack => {
+                let preempted = memory.preempted.take();
                 self.put_back(record, facts).await?;
+                if let Some(why) = preempted {
+                    let line = format!("back in its queue: Kueue stopped its pod: {why}\n");
+                    context.append_to_log(id, "WARNING", &line).await;
+                }
                 context.objects.remove_record(id).await?;
                 tracing::info!(task = id, "ClearML task: back in its queue");
             }

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::{Event, Pod, Secret};
 use kube::api::{
-    Api, DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams, Preconditions,
+    Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, LogParams, Patch,
+    PatchParams, PostParams, Preconditions,
 };
 use serde_json::json;
 
@@ -13,11 +14,22 @@ use super::record::{Record, name, selector};
 use crate::claim::NoTemplate;
 use crate::cluster::error_message;
 
+/// Kueue's object for a pod that it holds back.
+const WORKLOAD: (&str, &str, &str) = ("kueue.x-k8s.io", "v1beta2", "Workload");
+
+/// Objects of one answer of a list.
+const PAGE: u32 = 500;
+
+/// Events that are read at most. A namespace with more has other troubles.
+const MOST_EVENTS: usize = 5000;
+
 /// A glue's pods and Secrets.
 #[derive(Clone)]
 pub struct Objects {
     pods: Api<Pod>,
     secrets: Api<Secret>,
+    events: Api<Event>,
+    workloads: Api<DynamicObject>,
     pub namespace: String,
     /// As [`super::record::holder`] has it.
     pub holder: String,
@@ -45,7 +57,9 @@ impl Objects {
     pub fn new(client: kube::Client, namespace: &str, holder: &str) -> Self {
         Self {
             pods: Api::namespaced(client.clone(), namespace),
-            secrets: Api::namespaced(client, namespace),
+            secrets: Api::namespaced(client.clone(), namespace),
+            events: Api::namespaced(client.clone(), namespace),
+            workloads: Api::namespaced_with(client, namespace, &ApiResource::from_gvk(&workload())),
             namespace: namespace.to_owned(),
             holder: holder.to_owned(),
         }
@@ -57,10 +71,10 @@ impl Objects {
     /// The API server's; so for every call here.
     pub async fn list(&self) -> Result<BTreeMap<String, TaskObjects>, kube::Error> {
         let ours = ListParams::default().labels(&selector(&self.holder));
-        // Records first: a pod is never there before its record.
-        let secrets = self.secrets.list(&ours).await?;
+        // Records first: a pod is never there before its record. Without their data, which has every task's configuration.
+        let secrets = self.secrets.list_metadata(&ours).await?;
         let pods = self.pods.list(&ours).await?;
-        let records = secrets.iter().filter_map(Record::of_secret);
+        let records = secrets.iter().filter_map(|one| Record::of(&one.metadata));
         let mut found: BTreeMap<String, TaskObjects> = records
             .map(|record| (record.task.clone(), TaskObjects { record, pod: None }))
             .collect();
@@ -74,6 +88,28 @@ impl Objects {
             }
         }
         Ok(found)
+    }
+
+    /// Events of the namespace's pods.
+    pub async fn events(&self) -> Result<Vec<Event>, kube::Error> {
+        let mut events = Vec::new();
+        let mut page = ListParams::default()
+            .fields("involvedObject.kind=Pod")
+            .limit(PAGE);
+        loop {
+            let found = self.events.list(&page).await?;
+            let next = found.metadata.continue_.clone();
+            events.extend(found.items);
+            match next.filter(|next| !next.is_empty() && events.len() < MOST_EVENTS) {
+                Some(next) => page = page.continue_token(&next),
+                None => return Ok(events),
+            }
+        }
+    }
+
+    /// Kueue's Workloads of this glue's pods.
+    pub async fn workloads(&self) -> Result<Vec<DynamicObject>, kube::Error> {
+        Ok(self.workloads.list(&ListParams::default()).await?.items)
     }
 
     /// The pod of a task as it is now.
@@ -211,6 +247,11 @@ impl Objects {
             .log_stream(pod.metadata.name.as_deref().unwrap_or_default(), &params)
             .await
     }
+}
+
+fn workload() -> GroupVersionKind {
+    let (group, version, kind) = WORKLOAD;
+    GroupVersionKind::gvk(group, version, kind)
 }
 
 fn is(error: &kube::Error, code: u16) -> bool {

@@ -11,11 +11,12 @@
 
 use std::collections::BTreeMap;
 
+use divvy_clearml::facts::Facts;
 use divvy_core::docker::words;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::record::{Record, name};
+use super::record::{Record, annotations_of, labels_of, name};
 use super::template::{File, Template, container, lay};
 use super::values::InvalidValue;
 
@@ -33,6 +34,8 @@ const VOLUME: &str = "divvy-task";
 #[derive(Clone, Debug)]
 pub struct TaskPodSpec<'a> {
     pub record: &'a Record,
+    /// Display names of the task, its user and its project.
+    pub facts: &'a Facts,
     /// Whose it is, as [`super::record::holder`] has it.
     pub holder: &'a str,
     /// The task's own; `None`: the template's.
@@ -111,7 +114,9 @@ pub fn pod(
     }
     metadata["name"] = json!(name(&asked.record.task));
     add(&mut metadata["labels"], asked.record.labels(asked.holder));
+    add(&mut metadata["labels"], labels_of(asked.facts));
     add(&mut metadata["annotations"], asked.record.of_whom());
+    add(&mut metadata["annotations"], annotations_of(asked.facts));
     pod["spec"]["restartPolicy"] = json!("Never");
     push(
         &mut pod["spec"]["volumes"],

@@ -11,6 +11,8 @@ pub struct TaskPodStatus {
     pub state: PodState,
     /// It has been deleted, and ends.
     pub terminating: bool,
+    /// Kueue has taken its quota back, and why.
+    pub preempted: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,8 +47,25 @@ pub fn pod_status(pod: &Pod) -> TaskPodStatus {
     TaskPodStatus {
         state: state(pod, status),
         terminating: pod.metadata.deletion_timestamp.is_some(),
+        preempted: preempted(status),
     }
 }
+
+/// Kueue's mark on a pod before it deletes it (`ConditionTypeTerminationTarget`, pkg/controller/jobs/pod). The reason is
+/// `WorkloadEvictedDueTo` and that of the Workload's condition `Evicted` (workload_types.go), as Kueue 0.19 writes it.
+fn preempted(status: &PodStatus) -> Option<String> {
+    let mark = status
+        .conditions
+        .iter()
+        .flatten()
+        .find(|one| one.type_ == "TerminationTarget" && one.status == "True")?;
+    let why = mark.reason.as_deref()?.strip_prefix("WorkloadEvicted")?;
+    let for_good = FOR_GOOD.iter().any(|word| why.contains(word));
+    (!for_good).then(|| mark.message.clone().unwrap_or_default())
+}
+
+/// Evictions after which Kueue does not admit the Workload again: a new pod would undo an administrator's decision.
+const FOR_GOOD: [&str; 2] = ["Deactivated", "MaximumExecutionTimeExceeded"];
 
 fn state(pod: &Pod, status: &PodStatus) -> PodState {
     let first = pod.spec.as_ref().and_then(|spec| spec.containers.first());
@@ -251,6 +270,26 @@ mod tests {
             (json!({"phase": "Failed"}), ended(None, None)),
         ] {
             assert_eq!(seen(status.clone()), state, "{status}");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_kueue_stops_for_another_is_told_from_one_that_it_stops_for_good() {
+        let pod = |reason: &str, status: &str| {
+            let condition = json!({ "type": "TerminationTarget", "status": status, "reason": reason, "message": "to reclaim" });
+            let pod = json!({ "metadata": {}, "status": { "phase": "Running", "conditions": [condition] } });
+            pod_status(&serde_json::from_value(pod).unwrap()).preempted
+        };
+        for reason in ["WorkloadEvictedDueToPreempted", "WorkloadEvicted"] {
+            assert_eq!(pod(reason, "True").as_deref(), Some("to reclaim"));
+            assert_eq!(pod(reason, "False"), None);
+        }
+        for reason in [
+            "WorkloadDeleted",
+            "WorkloadEvictedDueToDeactivated",
+            "WorkloadEvictedDueToDeactivatedDueToMaximumExecutionTimeExceeded",
+        ] {
+            assert_eq!(pod(reason, "True"), None, "{reason}");
         }
     }
 

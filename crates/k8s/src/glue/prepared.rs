@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use divvy_clearml::facts::Facts;
 use serde_json::{Value, json};
 
 use super::record::{Logged, Record, holder};
@@ -71,6 +72,7 @@ impl Prepared {
         };
         let asked = pod::TaskPodSpec {
             record: &record,
+            facts: &Facts::default(),
             holder: &holder(worker),
             image: None,
             default_image: self.values.image.as_deref().unwrap_or(image),

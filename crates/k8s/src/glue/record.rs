@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use divvy_clearml::facts::Facts;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use sha2::{Digest, Sha256};
@@ -15,6 +16,8 @@ use super::task_state::ClaimPhase;
 const TASK_LABEL: &str = "clearml-task-id";
 const QUEUE_LABEL: &str = "clearml-agent-queue";
 const QUEUE_NAME_LABEL: &str = "clearml-agent-queue-name";
+const USER_LABEL: &str = "clearml-user";
+const PROJECT_LABEL: &str = "clearml-project";
 
 /// Whose it is.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
@@ -23,6 +26,9 @@ const HOLDER: &str = "glue.divvy.dev/worker";
 const TASK: &str = "glue.divvy.dev/task";
 const QUEUE: &str = "glue.divvy.dev/queue";
 const QUEUE_NAME: &str = "glue.divvy.dev/queue-name";
+const TASK_NAME: &str = "glue.divvy.dev/task-name";
+const USER: &str = "glue.divvy.dev/user";
+const PROJECT: &str = "glue.divvy.dev/project";
 const MARK: &str = "glue.divvy.dev/mark";
 const WAS_STOPPED: &str = "glue.divvy.dev/was-stopped";
 const LOGGED: &str = "glue.divvy.dev/logged";
@@ -74,6 +80,29 @@ impl Logged {
             Self::All => Self::ALL,
         }
     }
+}
+
+/// Labels of a pod by which its users are told apart: by `kubectl -l`, quotas and bills.
+pub fn labels_of(facts: &Facts) -> BTreeMap<String, String> {
+    let pairs = [(USER_LABEL, &facts.user), (PROJECT_LABEL, &facts.project)];
+    let named = pairs.into_iter().filter_map(|(name, value)| {
+        let value = label(value.as_deref()?);
+        (!value.is_empty()).then(|| (name.to_owned(), value))
+    });
+    named.collect()
+}
+
+/// The names as the server has them, of which a label keeps only a part.
+pub fn annotations_of(facts: &Facts) -> BTreeMap<String, String> {
+    let pairs = [
+        (TASK_NAME, &facts.name),
+        (USER, &facts.user),
+        (PROJECT, &facts.project),
+    ];
+    let named = pairs.into_iter();
+    named
+        .filter_map(|(name, value)| Some((name.to_owned(), value.clone()?)))
+        .collect()
 }
 
 /// The word for a glue in labels: its worker's id may be anything.
@@ -173,17 +202,13 @@ impl Record {
         }
     }
 
-    /// `None`: no record of ours.
-    pub fn of_secret(secret: &Secret) -> Option<Self> {
-        Self::of(&secret.metadata)
-    }
-
     /// Of a task whose Secret was deleted: a pod is made of what is ours.
     pub fn of_pod(pod: &Pod) -> Option<Self> {
         Self::of(&pod.metadata)
     }
 
-    fn of(metadata: &ObjectMeta) -> Option<Self> {
+    /// `None`: no record of ours.
+    pub fn of(metadata: &ObjectMeta) -> Option<Self> {
         let said = metadata.annotations.as_ref()?;
         let word = said.get(MARK).map(String::as_str);
         let mark = MARKS.iter().find(|(_, known)| Some(*known) == word);
@@ -216,16 +241,19 @@ mod tests {
     #[test]
     fn a_record_comes_back_as_it_was_written() {
         let record = record();
-        assert_eq!(Record::of_secret(&record.secret("h")), Some(record.clone()));
+        assert_eq!(
+            Record::of(&record.secret("h").metadata),
+            Some(record.clone())
+        );
         for logged in [Logged::Nothing, Logged::All] {
             let record = Record {
                 logged,
                 mark: ClaimPhase::Returning,
                 ..record.clone()
             };
-            assert_eq!(Record::of_secret(&record.secret("h")), Some(record));
+            assert_eq!(Record::of(&record.secret("h").metadata), Some(record));
         }
-        assert_eq!(Record::of_secret(&Secret::default()), None);
+        assert_eq!(Record::of(&ObjectMeta::default()), None);
     }
 
     #[test]

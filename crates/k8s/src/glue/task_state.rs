@@ -112,23 +112,12 @@ fn ours(facts: &TaskFacts) -> TaskStep {
         Some(Status::Queued) if facts.listed || facts.elsewhere => {
             without_pod(facts, TaskStep::Forget)
         }
+        Some(Status::Queued | Status::InProgress) if is_preempted(facts) => TaskStep::Return,
         Some(Status::Queued) => queued(facts),
         Some(Status::InProgress) => in_progress(facts),
         Some(Status::Unknown) => TaskStep::Nothing,
-        // Its own agent has said so, and the pod is about to end.
-        Some(Status::Completed)
-            if matches!(
-                facts.pod,
-                Some(TaskPodStatus {
-                    state: PodState::Runs,
-                    ..
-                })
-            ) =>
-        {
-            TaskStep::Nothing
-        }
-        // Another client set the status: its agent or its user. A program that registered a callback is given its time
-        // for it.
+        // Its agent set the status, and the pod is about to end; or its user did, and a program that registered a callback is
+        // given its time for it.
         _ => match &facts.pod {
             Some(TaskPodStatus {
                 state: PodState::Runs,
@@ -141,6 +130,14 @@ fn ours(facts: &TaskFacts) -> TaskStep {
             _ => without_pod(facts, TaskStep::Forget),
         },
     }
+}
+
+/// Whether another workload gets its quota: it waits again, unless its user wants its end or it came first.
+fn is_preempted(facts: &TaskFacts) -> bool {
+    let is_over =
+        |pod: &TaskPodStatus| matches!(&pod.state, PodState::Ended(end) if end.exit == Some(0));
+    let pod = facts.pod.as_ref();
+    !facts.stopping && pod.is_some_and(|pod| pod.preempted.is_some() && !is_over(pod))
 }
 
 /// Ours, and its own agent has not begun.

@@ -3,8 +3,9 @@
 
 use crate::apiserver;
 mod crash;
-mod kubelet;
-mod scene;
+pub mod kubelet;
+mod live;
+pub mod scene;
 
 use divvy_clearml_stub::{Fault, SECRET_KEY};
 use serde_json::{Value, json};

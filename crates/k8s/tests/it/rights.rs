@@ -6,6 +6,7 @@
 use crate::apiserver;
 use crate::chart::render;
 use crate::controller::replica;
+use crate::glue::{kubelet::Fate, scene};
 
 use std::collections::BTreeSet;
 
@@ -134,5 +135,43 @@ async fn the_controllers_roles_allow_what_it_does() {
     });
     for asked in &calls {
         assert!(allowed(&chart, "controller", asked), "{asked:?}");
+    }
+}
+
+#[test]
+fn the_glues_role_allows_what_it_does() {
+    let values = [
+        "--set",
+        "glue.enabled=true,glue.credentialsSecret=clearml,glue.namespace=divvy-system",
+        "--namespace",
+        "other",
+    ];
+    let Some(chart) = chart(&values) else { return };
+    let scene = scene::Scene::new("agentk8sglue: {queue: half}");
+    let task = scene.stub.enqueued("half", "task", json!({}));
+    // It waits, behind Kueue's gate, then runs and ends.
+    scene.node.set(&task, Fate::Gated);
+    let _glue = scene.glue();
+    let listed = |word: &str| {
+        let path = format!("/{word}");
+        scene::until(format!("{word} are listed"), || {
+            let of = |call: &Call| call.path.ends_with(&path);
+            scene
+                .api
+                .look(|view| view.calls().iter().any(of))
+                .then_some(())
+        });
+    };
+    listed("events");
+    listed("workloads");
+    scene.node.set(&task, Fate::Completes);
+    scene.becomes(&task, "completed");
+    scene.is_clean();
+    let calls: BTreeSet<Asked> = scene
+        .api
+        .look(|view| view.calls().iter().filter_map(asked).collect());
+    assert!(calls.len() >= 10, "{calls:#?}");
+    for asked in &calls {
+        assert!(allowed(&chart, "glue", asked), "{asked:?}");
     }
 }

@@ -55,9 +55,7 @@ pub(super) fn get_default(world: &mut World, _: &Fields) -> Answer {
 pub(super) fn create(world: &mut World, body: &Fields) -> Answer {
     let name = string(body, "name");
     if name.chars().count() < SHORTEST_NAME {
-        return Err(Refusal::invalid(format!(
-            "name {name} is shorter than {SHORTEST_NAME}"
-        )));
+        return Err(Refusal::short("name"));
     }
     if world.queue_named(name).is_some() {
         return Err(Refusal::taken(name));

@@ -101,6 +101,9 @@ pub(super) fn set_requirements(world: &mut World, body: &Fields) -> Answer {
     Ok(updated(json!({ "script.requirements": requirements })))
 }
 
+/// `max_page_size` of the server (`config/default/services/_mongo.conf`).
+const PAGE: usize = 500;
+
 pub(super) fn get_all(world: &mut World, body: &Fields) -> Answer {
     let name = queues::pattern(body)?;
     let only = strings(body, "only_fields");
@@ -118,6 +121,8 @@ pub(super) fn get_all(world: &mut World, body: &Fields) -> Answer {
                 .is_none_or(|name| name.is_match(string(task, "name")))
             && (named || !strings(task, "system_tags").contains(&"hidden"))
     });
+    // It leaves out the rest without a word.
+    let found = found.take(world.page_size.unwrap_or(PAGE));
     Ok(json!({ "tasks": found.map(|task| projected(task, &only)).collect::<Vec<_>>() }))
 }
 
@@ -165,7 +170,7 @@ pub(super) fn get_by_id(world: &mut World, body: &Fields) -> Answer {
 }
 
 pub(super) fn started(world: &mut World, body: &Fields) -> Answer {
-    let was = existing(world, body)?;
+    let was = existing(world, body).map_err(|_| Refusal::no_object())?;
     let mut answer = change(world, body, Status::InProgress)?;
     let now = world.stamp();
     let fields = fields(world, body)?;

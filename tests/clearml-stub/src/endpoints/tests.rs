@@ -144,7 +144,7 @@ fn states_follow_each_other_as_the_server_has_it() {
     scene.must("tasks.completed", json!({ "task": task, "force": true }));
     assert_eq!(
         scene.refused("tasks.started", json!({ "task": "nobody" })),
-        (400, 101)
+        (400, 10)
     );
     scene.must("tasks.reset", json!({ "task": task, "force": true }));
     assert_eq!(scene.world.status(&task), Some(Status::Created));
@@ -263,10 +263,7 @@ fn a_worker_is_forgotten_when_its_time_is_over() {
         "workers.unregister",
         json!({ "worker": "node1:gpu0", "queues": [] }),
     );
-    assert_eq!(
-        scene.refused("workers.unregister", json!({ "worker": "node1:gpu0" })),
-        (400, 1004)
-    );
+    scene.must("workers.unregister", json!({ "worker": "node1:gpu0" }));
     assert_eq!(known(&mut scene), [] as [Value; 0]);
 }
 
@@ -326,7 +323,7 @@ fn queues_are_found_by_expressions_and_have_names_of_three_letters() {
     assert_eq!(found("^half_gpu$"), 1);
     assert_eq!(
         scene.refused("queues.create", json!({ "name": "q1" })),
-        (400, 12)
+        (400, 800)
     );
     assert_eq!(
         scene.refused("queues.create", json!({ "name": "half_gpu" })),

@@ -40,15 +40,9 @@ pub(super) fn register(world: &mut World, body: &Fields) -> Answer {
 }
 
 pub(super) fn unregister(world: &mut World, body: &Fields) -> Answer {
-    let id = string(body, "worker");
-    match world.workers.remove(id) {
-        Some(_) => Ok(json!({})),
-        None => Err(Refusal::new(
-            400,
-            1004,
-            format!("Worker is not registered: worker={id}"),
-        )),
-    }
+    // An unknown one counts as unregistered (`apiserver.workers.auto_unregister`).
+    world.workers.remove(string(body, "worker"));
+    Ok(json!({}))
 }
 
 pub(super) fn status_report(world: &mut World, body: &Fields) -> Answer {

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use divvy_clearml::facts::Facts;
 use divvy_clearml::server::{Container, Status, Task};
 use k8s_openapi::api::core::v1::Pod;
 
@@ -21,7 +22,8 @@ impl GlueController {
         ) else {
             return Ok(false);
         };
-        let made = match self.dress(record, served, &task).await? {
+        let facts = self.names(&record.task).await?;
+        let made = match self.dress(record, served, &task, &facts).await? {
             Ok(pod) => context.objects.make_pod(&pod).await,
             Err(why) => CreateOutcome::Never(why),
         };
@@ -35,11 +37,6 @@ impl GlueController {
                 Ok(true)
             }
             CreateOutcome::Later(why) => {
-                tracing::warn!(
-                    task = record.task,
-                    error = why,
-                    "cannot create the pod yet; retrying"
-                );
                 self.wait(&record.task, &why).await?;
                 Ok(false)
             }
@@ -61,28 +58,56 @@ impl GlueController {
         }
     }
 
+    /// Display names of a task, its user and its project; asked once.
+    async fn names(&mut self, task: &str) -> Result<Facts, OperationError> {
+        let context = Rc::clone(&self.context);
+        if let Some(facts) = self.tasks.get(task).and_then(|memory| memory.facts.clone()) {
+            return Ok(facts);
+        }
+        let facts = match context.server.names(&[task.to_owned()]).await {
+            Ok(mut names) => names.remove(task).unwrap_or_default(),
+            Err(error) if error.passes() => return Err(error.into()),
+            // Labels are no reason not to run it.
+            Err(error) => {
+                tracing::warn!(task, %error, "cannot read the names of the task's user and project");
+                Facts::default()
+            }
+        };
+        if let Some(memory) = self.tasks.get_mut(task) {
+            memory.facts = Some(facts.clone());
+        }
+        Ok(facts)
+    }
+
     /// The pod of a task, and its Secret is there; or why there can be none.
     async fn dress(
-        &self,
+        &mut self,
         record: &Record,
         served: &ServedQueue,
         task: &Task,
+        facts: &Facts,
     ) -> Result<Result<Pod, String>, OperationError> {
-        let (context, setup) = (&self.context, &self.context.setup);
+        let context = Rc::clone(&self.context);
+        let setup = &context.setup;
         let wants = task.container.clone().unwrap_or_default();
         let own = wants
             .image
             .as_deref()
             .map(str::trim)
             .filter(|image| !image.is_empty() && !setup.no_override);
-        let (env, left_out) = match own {
-            Some(_) => arguments(wants.arguments.as_deref().unwrap_or_default()),
-            None => arguments(&setup.arguments.join(" ")),
+        let of_task = wants.arguments.as_deref().map(str::trim);
+        let of_task = of_task.filter(|line| !line.is_empty() && !setup.no_override);
+        // The defaults stand in for what a task without an image leaves out, as under the stock glue.
+        let (env, left_out) = match (own, of_task) {
+            (_, Some(line)) => arguments(line),
+            (Some(_), None) => arguments(""),
+            (None, None) => arguments(&setup.arguments.join(" ")),
         };
         let files = context.values.files(&served.queue);
         let child = context.child(&record.task);
         let asked = TaskPodSpec {
             record,
+            facts,
             holder: &context.objects.holder,
             image: own,
             default_image: &setup.image,
@@ -105,6 +130,11 @@ impl GlueController {
         let data = secret_data(script, context.config.clone(), token, &files);
         if let CreateOutcome::Never(why) = context.objects.fill(record, data).await? {
             return Ok(Err(format!("its Secret: {why}")));
+        }
+        // A pod that is refused for a while is dressed at every look.
+        let memory = self.tasks.get_mut(&record.task);
+        if memory.is_some_and(|memory| std::mem::replace(&mut memory.announced, true)) {
+            return Ok(Ok(pod));
         }
         let image = pod
             .spec

@@ -1,5 +1,7 @@
 //! Status reports of a task to the server: why it waits, where it runs, how it ended, whether it was requeued.
 
+use std::time::{Duration, Instant};
+
 use divvy_clearml::frontend::requeue::{RequeueStep, requeue_steps};
 use divvy_clearml::frontend::task_state::TaskState;
 use divvy_clearml::server::{Status, Subcode, Task};
@@ -7,6 +9,9 @@ use divvy_clearml::server::{Status, Subcode, Task};
 use super::{GlueController, OperationError};
 use crate::glue::record::{Record, name};
 use crate::glue::task_state::{FinalStatus, TaskFacts};
+
+/// Between two lines of a task's log that say why it waits.
+const REASON_LINES: Duration = Duration::from_secs(300);
 
 impl GlueController {
     /// Shows the pod on the task's page.
@@ -20,7 +25,8 @@ impl GlueController {
         }
     }
 
-    /// Says why a task waits, once.
+    /// Says why a task waits, when that changes. A reason that changes often, as the free memory of GPUs does, is in the log now
+    /// and then only.
     pub(super) async fn wait(&mut self, task: &str, why: &str) -> Result<(), OperationError> {
         let Some(memory) = self.tasks.get_mut(task) else {
             return Ok(());
@@ -28,13 +34,19 @@ impl GlueController {
         if memory.said.as_deref() == Some(why) {
             return Ok(());
         }
-        self.context
-            .server
-            .say_status(task, &format!("waiting in Kubernetes: {why}"))
-            .await?;
+        let line = format!("waiting in Kubernetes: {why}");
+        self.context.server.say_status(task, &line).await?;
         memory.said = Some(why.to_owned());
+        if memory
+            .logged_reason
+            .is_some_and(|at| at.elapsed() < REASON_LINES)
+        {
+            return Ok(());
+        }
+        memory.logged_reason = Some(Instant::now());
+        tracing::info!(task, reason = why, "ClearML task: waits");
         self.context
-            .append_to_log(task, "INFO", &format!("waiting in Kubernetes: {why}\n"))
+            .append_to_log(task, "INFO", &format!("{line}\n"))
             .await;
         Ok(())
     }

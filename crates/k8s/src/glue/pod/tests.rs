@@ -16,6 +16,15 @@ fn record() -> Record {
     }
 }
 
+fn facts() -> Facts {
+    Facts {
+        name: Some("train".into()),
+        user: Some("Ana Ruíz".into()),
+        project: Some("Vision/Deep".into()),
+        ..Facts::default()
+    }
+}
+
 /// The settings of a task.
 #[derive(Default)]
 struct Brings<'a> {
@@ -29,6 +38,7 @@ fn made(manifest: &Value, layer: Value, brings: &Brings<'_>) -> Result<Value, In
     let (record, holder) = (record(), holder("glue"));
     let asked = TaskPodSpec {
         record: &record,
+        facts: &facts(),
         holder: &holder,
         image: brings.image,
         default_image: "ubuntu:24.04",
@@ -233,4 +243,19 @@ fn of_container_arguments_only_variables_mean_something() {
         .collect();
     assert_eq!(pairs, [("A", "1"), ("B", "two words"), ("C", "")]);
     assert_eq!(left_out, ["--gpus", "all", "--ipc=host", "D"]);
+}
+
+#[test]
+fn a_pod_tells_its_user_and_project() {
+    let pod = made(&json!({}), json!({}), &Brings::default()).unwrap();
+    let metadata = &pod["metadata"];
+    for (section, name, value) in [
+        ("labels", "clearml-user", "Ana-Ru-z"),
+        ("labels", "clearml-project", "Vision-Deep"),
+        ("annotations", "glue.divvy.dev/user", "Ana Ruíz"),
+        ("annotations", "glue.divvy.dev/project", "Vision/Deep"),
+        ("annotations", "glue.divvy.dev/task-name", "train"),
+    ] {
+        assert_eq!(metadata[section][name], value, "{name}");
+    }
 }

@@ -9,6 +9,7 @@ fn facts(status: Option<Status>, pod: Option<PodState>) -> TaskFacts {
         pod: pod.map(|state| TaskPodStatus {
             state,
             terminating: false,
+            preempted: None,
         }),
         is_logged: true,
         status,
@@ -192,4 +193,52 @@ fn a_task_that_was_stopped_while_it_waited_is_not_run() {
         ..facts(Some(Status::Queued), None)
     };
     assert_eq!(next(&stopped), TaskStep::ReportEnd(FinalStatus::Stopped));
+}
+
+#[test]
+fn a_task_whose_quota_kueue_takes_back_waits_again() {
+    let stopped = |status, state, terminating| TaskFacts {
+        pod: Some(TaskPodStatus {
+            state,
+            terminating,
+            preempted: Some("to reclaim".to_owned()),
+        }),
+        ..facts(Some(status), None)
+    };
+    for state in [
+        PodState::Runs,
+        PodState::Waits(None),
+        ended(Some(137), None),
+    ] {
+        for status in [Status::Queued, Status::InProgress] {
+            let facts = stopped(status, state.clone(), true);
+            assert_eq!(next(&facts), TaskStep::Return, "{facts:?}");
+        }
+    }
+    let returning = |pod| TaskFacts {
+        mark: ClaimPhase::Returning,
+        pod,
+        ..facts(Some(Status::InProgress), None)
+    };
+    let leaving = stopped(Status::InProgress, PodState::Runs, true).pod;
+    assert_eq!(next(&returning(leaving)), TaskStep::Nothing);
+    assert_eq!(next(&returning(None)), TaskStep::PutBack);
+    // What its user wants, and an end that came first, count more.
+    let aborted = TaskFacts {
+        stopping: true,
+        ..stopped(Status::InProgress, ended(Some(137), None), true)
+    };
+    assert_eq!(next(&aborted), TaskStep::ReportEnd(FinalStatus::Stopped));
+    let done = stopped(Status::InProgress, ended(Some(0), None), true);
+    assert_eq!(next(&done), TaskStep::ReportEnd(FinalStatus::Completed));
+}
+
+#[test]
+fn a_pod_that_hangs_after_its_end_was_told_is_deleted() {
+    for status in [Status::Completed, Status::Failed] {
+        let mut hangs = facts(Some(status), Some(PodState::Runs));
+        assert_eq!(next(&hangs), TaskStep::Nothing);
+        hangs.verdict = true;
+        assert_eq!(next(&hangs), TaskStep::Delete);
+    }
 }

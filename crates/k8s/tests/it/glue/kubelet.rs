@@ -33,6 +33,12 @@ pub enum Fate {
     OutOfMemory,
     Evicted,
     NoImage,
+    /// Its agent tells the server that it failed, and is not over yet: it uploads what is left.
+    Lingers,
+    /// Kueue holds it back.
+    Gated,
+    /// Kueue takes its quota back: it is marked and deleted.
+    Preempted,
 }
 
 /// What the test tells the node, and what the node tells the test.
@@ -153,14 +159,24 @@ impl Worker {
         };
         let (name, uid) = (text("/metadata/name"), text("/metadata/uid"));
         let task = text("/metadata/annotations/glue.divvy.dev~1task");
+        let fate = self.node.fate(&task);
         if !pod["metadata"]["deletionTimestamp"].is_null() {
-            self.api.remove("pods", NAMESPACE, &name);
+            // Its grace period lasts until the test says so.
+            if fate != Fate::Preempted {
+                self.api.remove("pods", NAMESPACE, &name);
+            }
             return;
         }
-        let fate = self.node.fate(&task);
         match (text("/status/phase").as_str(), &fate) {
             ("Succeeded" | "Failed", _) => {}
             ("Running", Fate::Installs) => {}
+            ("Running", Fate::Preempted) => {
+                let mark = json!({ "type": "TerminationTarget", "status": "True", "reason": "WorkloadEvictedDueToPreempted",
+                    "message": "Preempted to accommodate a workload" });
+                let leaving = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" },
+                    "status": { "conditions": [mark] } });
+                self.api.merge_if_there("pods", NAMESPACE, &name, &leaving);
+            }
             ("Running", _) if !self.begun.contains(&uid) => self.begin(&name, &uid, &task),
             ("Running", fate) => self.end(&name, &task, fate),
             (_, Fate::Waits(why)) => {
@@ -170,6 +186,16 @@ impl Worker {
                         &name,
                         &json!({ "phase": "Pending", "conditions": [condition] }),
                     );
+                }
+            }
+            (_, Fate::Gated) => {
+                let condition = json!({ "type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
+                    "message": "Scheduling is blocked due to non-empty scheduling gates" });
+                let gates = json!([{ "name": "kueue.x-k8s.io/admission" }]);
+                if pod["spec"]["schedulingGates"] != gates {
+                    let held = json!({ "spec": { "schedulingGates": gates },
+                        "status": { "phase": "Pending", "conditions": [condition] } });
+                    self.api.merge_if_there("pods", NAMESPACE, &name, &held);
                 }
             }
             (_, Fate::NoImage) => {
@@ -230,7 +256,12 @@ impl Worker {
                     &json!({ "phase": "Failed", "reason": "Evicted", "message": why }),
                 );
             }
-            Fate::Runs | Fate::Installs | Fate::Waits(_) | Fate::NoImage => {}
+            Fate::Lingers => {
+                let own = format!("Changed by clearml-agent glue:{task}");
+                let failed = json!({ "task": task, "status_reason": "worker execution exit code 1", "status_message": own });
+                let _ = self.stub.call("tasks.failed", failed);
+            }
+            _ => {}
         }
     }
 

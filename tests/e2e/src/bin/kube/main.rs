@@ -7,6 +7,7 @@
 //! admission.rs   what becomes of pods
 //! schedule.rs    where they go
 //! rights.rs      what nobody may do; what happens while a piece is away
+//! glue.rs        tasks of a ClearML server of the cluster's owner
 //! seeds.rs       what the guides of ClearML and Run:ai print, typed
 //! teams.rs       quotas with Kueue, where it is installed
 //! views.rs       what divvy-k8s lists of them
@@ -18,6 +19,7 @@
 
 mod admission;
 mod cluster;
+mod glue;
 mod node;
 mod report;
 mod rights;
@@ -56,6 +58,9 @@ struct Cli {
     /// Where the API server finds this machine
     #[arg(long, default_value = "127.0.0.1")]
     address: String,
+    /// Image with Python, pip and clearml-agent, in which tasks of a ClearML server run on the cluster's own nodes
+    #[arg(long, value_name = "IMAGE")]
+    task_image: Option<String>,
     /// Only cases whose names begin with one of these
     #[arg(long, value_name = "NAME", num_args = 1..)]
     only: Vec<String>,
@@ -101,7 +106,7 @@ fn try_it(cli: Cli) -> Result<bool> {
         chart: cli.chart,
         address: cli.address,
     })?;
-    let leftover = play(&mut report, &stage);
+    let leftover = play(&mut report, &stage, cli.task_image.as_deref());
     let (pods, system, aside) = (
         stage.pods.clone(),
         stage.system.clone(),
@@ -151,7 +156,7 @@ fn takes_shares(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-fn play(report: &mut Report, stage: &Stage) -> Result<()> {
+fn play(report: &mut Report, stage: &Stage, task_image: Option<&str>) -> Result<()> {
     takes_shares(stage)?;
     stage.serve()?;
     let machine = |name, gpus, carved, labels| Machine {
@@ -191,6 +196,7 @@ fn play(report: &mut Report, stage: &Stage) -> Result<()> {
     views::all(report, stage);
     rights::all(report, stage, &pair);
     seeds::all(report, stage, &bare);
+    glue::all(report, stage, task_image);
     report.case("unchecked.node", "what a container gets of a claim", || {
         Ok(CaseOutcome::NotChecked(
             "no kubelet runs here; the tests of divvy-k8s have one, and a Docker container"

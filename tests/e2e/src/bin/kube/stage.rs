@@ -195,6 +195,17 @@ impl Stage {
         Ok(())
     }
 
+    /// The chart's manifests with other values.
+    pub fn template(&self, words: &[&str]) -> Result<String> {
+        let chart = self
+            .chart
+            .to_str()
+            .context("the chart's folder has a readable name")?;
+        let mut all = vec!["template", &self.release, chart];
+        all.extend(words);
+        self.helm(&all)
+    }
+
     /// The API server finds the controller by its address, as no Service leads out of the cluster.
     fn redirect(&self) -> Result<()> {
         let url = format!("https://{}:{}/mutate", self.address, self.port);

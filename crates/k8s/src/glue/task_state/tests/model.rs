@@ -124,6 +124,7 @@ impl World {
             pod: self.pod.map(|(stage, terminating)| TaskPodStatus {
                 state: state(stage),
                 terminating,
+                preempted: None,
             }),
             status: self.status(),
             stopping: self.stopping,
