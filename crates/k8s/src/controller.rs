@@ -17,6 +17,7 @@ mod capacity;
 mod certificate;
 mod classes;
 mod health;
+mod holders;
 mod identity;
 mod informers;
 mod inventory;
@@ -45,7 +46,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 use tracing::info;
 
-pub use registration::{OPT_IN, PATH, Registration};
+pub use registration::{OPT_IN, PATH, Registration, webhooks};
 pub use review::{
     AdmissionDecision, AdmissionRequest, NoReview, RefusedAs, Rejection, answer, judge, question,
 };
@@ -104,6 +105,9 @@ pub struct Args {
     /// Accepts any GPU fraction, not only 1/16 and multiples of 1/8
     #[arg(long)]
     any_fraction: bool,
+    /// Also serves the pods of this scheduler, which must place claims; repeat it for each
+    #[arg(long = "scheduler", value_name = "NAME", value_parser = scheduler)]
+    schedulers: Vec<String>,
     /// Also serves nvidia.com/gpu; not together with NVIDIA's device plugin
     #[arg(long)]
     nvidia_gpu: bool,
@@ -242,6 +246,7 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
             true => Steps::Any,
             false => Steps::Eighths,
         },
+        schedulers: args.schedulers.clone(),
     };
     let (close, closed) = watch::channel(false);
     let mut serving = tokio::spawn(server::serve(door, shown, Arc::new(webhook), closed));
@@ -261,6 +266,15 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
     let _ = lease.await;
     tasks.shutdown().await;
     Ok(served?)
+}
+
+/// A scheduler's name, which becomes part of an expression.
+fn scheduler(text: &str) -> Result<String, String> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    match !text.is_empty() && text.len() <= 253 && text.bytes().all(is_plain) {
+        true => Ok(text.to_owned()),
+        false => Err("write the value of a pod's schedulerName, such as volcano".to_owned()),
+    }
 }
 
 /// Returns once a part has ended, which none does by itself. The process then exits, so that kubelet restarts it whole.
@@ -283,6 +297,7 @@ fn print(args: &Args) -> Result<(), ControllerError> {
         namespace: args.namespace.as_deref().unwrap_or(cluster::NAMESPACE),
         service: &args.service,
         all_namespaces: args.all_namespaces,
+        schedulers: &args.schedulers,
     };
     let text = yaml_serde::to_string(&registration.object());
     let text = text.map_err(|error| ControllerError::Print(io::Error::other(error)))?;

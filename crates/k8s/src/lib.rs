@@ -27,3 +27,4 @@ pub mod reservation;
 pub mod role;
 pub mod slices;
 pub mod submit;
+pub mod workload;

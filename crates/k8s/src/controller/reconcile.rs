@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
 use super::capacity::capacity;
+use super::holders::Holders;
 use super::informers::{Cache, ChangeSignal, LeaderCache};
 use super::inventory::SharedInventory;
 use super::owner::OwnerRef;
@@ -62,6 +63,7 @@ pub async fn lead(work: LeaderContext, bell: ChangeSignal, mut leads: watch::Rec
 
 async fn rounds(work: &LeaderContext, bell: &ChangeSignal, tasks: &mut JoinSet<()>) {
     let leaders = LeaderCache::watch(&work.client, bell, tasks);
+    let holders = Holders::watch(&work.client, bell, tasks);
     work.seen.wait_until_synced().await;
     leaders.wait_until_synced().await;
     let mut rung = bell.subscribe();
@@ -77,7 +79,7 @@ async fn rounds(work: &LeaderContext, bell: &ChangeSignal, tasks: &mut JoinSet<(
     };
     loop {
         rung.mark_unchanged();
-        reconcile(work, &leaders, &mut memory).await;
+        reconcile(work, &leaders, &holders, &mut memory).await;
         sleep(PAUSE).await;
         // Err says that nothing has rung.
         let _ = timeout(ROUND, rung.changed()).await;
@@ -93,7 +95,12 @@ struct ReconcileState {
     recorder: Recorder,
 }
 
-async fn reconcile(work: &LeaderContext, leaders: &LeaderCache, memory: &mut ReconcileState) {
+async fn reconcile(
+    work: &LeaderContext,
+    leaders: &LeaderCache,
+    holders: &Holders,
+    memory: &mut ReconcileState,
+) {
     let published = work.seen.slices.state();
     let published = || published.iter().map(AsRef::as_ref);
     work.known
@@ -123,7 +130,8 @@ async fn reconcile(work: &LeaderContext, leaders: &LeaderCache, memory: &mut Rec
     let pods = leaders.pods.state();
     let pods: Vec<Pending> = pods.iter().filter_map(|pod| Pending::of(pod)).collect();
     let idle = &mut memory.idle_templates;
-    for step in templates::steps(templates(), &pods, &inventory, now, idle) {
+    let held = holders.held();
+    for step in templates::steps(templates(), &pods, &held, &inventory, now, idle) {
         if let Err(error) = step.run(&work.client, &work.owner).await {
             warn!(
                 error = error_message(&error),

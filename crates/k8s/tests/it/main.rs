@@ -17,3 +17,4 @@ mod people;
 mod publisher;
 mod reviews;
 mod rights;
+mod workloads;

@@ -5,6 +5,7 @@
 //! stage.rs       the chart installed, and its pieces as processes of this machine, each with the rights of its own service account
 //! node.rs        nodes that are none: a Node object, a daemon over simulated GPUs, the driver that publishes them
 //! admission.rs   what becomes of pods
+//! workloads.rs   what becomes of Jobs, Deployments and the like, and of their updates
 //! schedule.rs    where they go
 //! rights.rs      what nobody may do; what happens while a piece is away
 //! seeds.rs       what the guides of ClearML and Run:ai print, typed
@@ -22,6 +23,7 @@ mod rights;
 mod schedule;
 mod seeds;
 mod stage;
+mod workloads;
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -172,6 +174,7 @@ fn play(report: &mut Report, stage: &Stage) -> Result<()> {
                 .any(|class| class["metadata"]["name"] == name)
         };
         Ok((named("fraction.gpu.divvy.dev")
+            && named("memory.gpu.divvy.dev")
             && named("mig-1g-10gb.gpu.divvy.dev")
             && named("mig-3g-20gb.gpu.divvy.dev"))
         .then_some(()))
@@ -179,6 +182,10 @@ fn play(report: &mut Report, stage: &Stage) -> Result<()> {
     .with_context(|| stage.controller_said())?;
     admission::all(report, stage);
     report.case("clear", "pods and claims go when they are deleted", || {
+        stage.clear().map(|()| CaseOutcome::Held(Value::Null))
+    });
+    workloads::all(report, stage);
+    report.case("clear.workloads", "what workloads left goes", || {
         stage.clear().map(|()| CaseOutcome::Held(Value::Null))
     });
     schedule::all(report, stage);
