@@ -9,13 +9,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use divvy_core::Compute;
 use divvy_core::mig::{Attribute, MigProfile};
 use divvy_core::units::Bytes;
 use k8s_openapi::api::resource::v1::{DeviceRequest, DeviceSelector};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::pod_request::Size;
+use crate::pod_request::{Fraction, GPU_SIZE, PodRequest, Size};
 
 /// The driver's name, and the prefix of what it says of its devices.
 pub const DRIVER: &str = "gpu.divvy.dev";
@@ -23,6 +24,10 @@ pub const DRIVER: &str = "gpu.divvy.dev";
 pub const FRACTION_CLASS: &str = "fraction.gpu.divvy.dev";
 /// Whatever can serve a request by memory: parts of GPUs, and MIG instances of plain profiles.
 pub const MEMORY_CLASS: &str = "memory.gpu.divvy.dev";
+/// All claim templates of the webhook are called so; the rest of a name is a digest.
+pub const PREFIX: &str = "divvy-";
+/// The claim's one parameter for the node's driver: the division of compute time, `fair=0.5`.
+pub const COMPUTE_PARAMETER: &str = "compute";
 /// `firstAvailable` takes no more (`FirstAvailableDeviceRequestMaxSize`, resource.k8s.io/v1).
 const MOST_ALTERNATIVES: usize = 8;
 
@@ -33,6 +38,18 @@ pub struct Inventory {
     pub sizes: BTreeSet<Bytes>,
     /// MIG profiles that can be carved somewhere, and what an instance has.
     pub profiles: BTreeMap<MigProfile, Bytes>,
+}
+
+impl Inventory {
+    /// The smallest and the largest size of GPU that a user means by this size: within a tenth, for GPUs of 80 GB have a
+    /// little less or more, and the reserved memory is not counted. `None` if there is none.
+    fn near(&self, size: Bytes) -> Option<(Bytes, Bytes)> {
+        let tenth = Bytes::new(size.get() / 10);
+        let range = size.saturating_sub(tenth)..=size.saturating_add(tenth);
+        let near = self.sizes.iter().filter(|one| range.contains(one));
+        let least = near.clone().next()?;
+        Some((*least, *near.last()?))
+    }
 }
 
 /// A claim template.
@@ -55,6 +72,24 @@ pub enum NoTemplate {
         Bytes::mib(*asked).human_beside(*most)[1]
     )]
     TooMuch { asked: u64, most: Bytes },
+    #[error(
+        "{GPU_SIZE}: no GPU of about {} in the cluster; the shared GPUs have {}",
+        asked.human(),
+        listed(there)
+    )]
+    NoSize {
+        asked: Bytes,
+        there: BTreeSet<Bytes>,
+    },
+}
+
+/// The most sizes that a message lists.
+const MOST_LISTED: usize = 8;
+
+/// `24.0 GiB, 80.0 GiB`.
+fn listed(sizes: &BTreeSet<Bytes>) -> String {
+    let each = sizes.iter().take(MOST_LISTED).map(|size| size.human());
+    each.collect::<Vec<_>>().join(", ")
 }
 
 impl Template {
@@ -63,6 +98,35 @@ impl Template {
     /// # Errors
     /// No GPU of the inventory could ever serve it.
     pub fn of(gpus: &[Size], inventory: &Inventory) -> Result<Self, NoTemplate> {
+        Self::new(gpus, None, None, inventory)
+    }
+
+    /// For a pod, with its size of GPU and its part of the compute time.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub fn of_request(request: &PodRequest, inventory: &Inventory) -> Result<Self, NoTemplate> {
+        let PodRequest { gpus, compute, .. } = request;
+        Self::new(gpus, request.gpu_size, *compute, inventory)
+    }
+
+    /// # Errors
+    /// As [`Self::of`].
+    pub(crate) fn new(
+        gpus: &[Size],
+        gpu_size: Option<Bytes>,
+        compute: Option<Compute>,
+        inventory: &Inventory,
+    ) -> Result<Self, NoTemplate> {
+        let is_sized = gpus.iter().any(|size| !matches!(size, Size::Memory(_)));
+        let limits = match gpu_size.filter(|_| is_sized) {
+            None => None,
+            Some(_) if inventory.sizes.is_empty() => return Err(NoTemplate::NoGpus),
+            Some(asked) => Some(inventory.near(asked).ok_or_else(|| NoTemplate::NoSize {
+                asked,
+                there: inventory.sizes.clone(),
+            })?),
+        };
         let mut sizes = gpus.to_vec();
         // Whole ones first: the scheduler of 1.36 does not come back to a GPU of which it has tried to give a part.
         sizes.sort_unstable();
@@ -72,15 +136,25 @@ impl Template {
         let kind = Kind::of(gpus, inventory);
         for same in sizes.chunk_by(|one, other| one == other && *one == Size::Whole) {
             let name = format!("gpu-{}", requests.len());
-            requests.push(request(&name, same[0], same.len(), kind, inventory)?);
+            requests.push(match (same[0], limits) {
+                (Size::Memory(mib), _) => by_memory(&name, mib, kind, inventory)?,
+                (Size::Whole, limits) => whole(&name, same.len(), limits),
+                (Size::Fraction(part), Some(limits)) => part_of_one_size(&name, part, limits),
+                (Size::Fraction(part), None) => part_of_any_size(&name, part, inventory)?,
+            });
         }
         let mut devices = json!({ "requests": requests });
         if gpus.len() > 1 {
             devices["constraints"] = json!([{ "distinctAttribute": format!("{DRIVER}/uuid") }]);
         }
+        if let Some(compute) = compute {
+            let parameters = json!({ COMPUTE_PARAMETER: compute.to_string() });
+            devices["config"] =
+                json!([{ "opaque": { "driver": DRIVER, "parameters": parameters } }]);
+        }
         let spec = json!({ "spec": { "devices": devices } });
         Ok(Self {
-            name: format!("divvy-{}", hash(&spec)),
+            name: format!("{PREFIX}{}", hash(&spec)),
             spec,
         })
     }
@@ -100,41 +174,54 @@ impl Template {
     }
 }
 
-fn request(
+fn whole(name: &str, count: usize, limits: Option<(Bytes, Bytes)>) -> Value {
+    let mut exactly = json!({ "deviceClassName": FRACTION_CLASS, "count": count });
+    if let Some(limits) = limits {
+        let shared = of_size(limits);
+        // A GPU that only goes whole has its memory as an attribute.
+        let (attributes, mib) = (format!("device.attributes['{DRIVER}']"), mib_of(limits));
+        let exclusive = format!(
+            "{attributes}.type == 'whole' && {attributes}.memoryMi >= {} && {attributes}.memoryMi <= {}",
+            mib.0, mib.1
+        );
+        exactly["selectors"] = selector(&format!("({shared}) || ({exclusive})"));
+    }
+    json!({ "name": name, "exactly": exactly })
+}
+
+/// Of the smallest of these sizes, so that as many parts fit on each of them.
+fn part_of_one_size(name: &str, part: Fraction, limits: (Bytes, Bytes)) -> Value {
+    let mut exactly = amount(FRACTION_CLASS, part.mib_of(limits.0.get()));
+    // Also where all GPUs have one size: when GPUs of another size join, this amount is another part of them.
+    exactly["selectors"] = selector(&of_size(limits));
+    json!({ "name": name, "exactly": exactly })
+}
+
+fn part_of_any_size(
     name: &str,
-    size: Size,
-    count: usize,
-    kind: Kind,
+    part: Fraction,
     inventory: &Inventory,
 ) -> Result<Value, NoTemplate> {
-    match size {
-        Size::Whole => Ok(json!({
-            "name": name,
-            "exactly": { "deviceClassName": FRACTION_CLASS, "count": count },
-        })),
-        Size::Fraction(part) => {
-            // Smaller GPUs first: a part of one costs less.
-            let sizes = inventory.sizes.iter().take(MOST_ALTERNATIVES);
-            let part_of = |bytes: &Bytes| {
-                let mut part = amount(FRACTION_CLASS, part.mib_of(bytes.get()));
-                // Also where all GPUs have one size: when GPUs of another size join, this amount is another part of them.
-                part["selectors"] = json!([of_size(*bytes)]);
-                part
-            };
-            let mut alternatives: Vec<Value> = sizes.clone().map(part_of).collect();
-            for (alternative, bytes) in alternatives.iter_mut().zip(sizes) {
-                alternative["name"] = json!(format!("of-{}mi", bytes.get() >> 20));
-            }
-            match &mut alternatives[..] {
-                [] => Err(NoTemplate::NoGpus),
-                [only] => {
-                    only.as_object_mut().map(|only| only.remove("name"));
-                    Ok(json!({ "name": name, "exactly": only }))
-                }
-                several => Ok(json!({ "name": name, "firstAvailable": several })),
-            }
+    // Smaller GPUs first: a part of one costs less.
+    let sizes: Vec<Bytes> = inventory
+        .sizes
+        .iter()
+        .take(MOST_ALTERNATIVES)
+        .copied()
+        .collect();
+    match sizes[..] {
+        [] => Err(NoTemplate::NoGpus),
+        [only] => Ok(part_of_one_size(name, part, (only, only))),
+        _ => {
+            let alternatives = sizes.into_iter().map(|size| {
+                let mut alternative = amount(FRACTION_CLASS, part.mib_of(size.get()));
+                alternative["name"] = json!(format!("of-{}mi", size.get() >> 20));
+                alternative["selectors"] = selector(&of_size((size, size)));
+                alternative
+            });
+            let alternatives: Vec<Value> = alternatives.collect();
+            Ok(json!({ "name": name, "firstAvailable": alternatives }))
         }
-        Size::Memory(mib) => by_memory(name, mib, kind, inventory),
     }
 }
 
@@ -190,8 +277,7 @@ fn by_memory(name: &str, mib: u64, kind: Kind, inventory: &Inventory) -> Result<
         Kind::Parts => amount(FRACTION_CLASS, mib),
     };
     if kind == Kind::Instances {
-        let expression = format!("device.attributes['{DRIVER}'].type == 'mig'");
-        exactly["selectors"] = json!([{ "cel": { "expression": expression } }]);
+        exactly["selectors"] = selector(&format!("device.attributes['{DRIVER}'].type == 'mig'"));
     }
     Ok(json!({ "name": name, "exactly": exactly }))
 }
@@ -204,14 +290,26 @@ fn amount(class: &str, mib: u64) -> Value {
     })
 }
 
-/// Selects the GPUs of one size. By their type first: a device that only goes whole has no such capacity, and an expression that
-/// asks for one ends in an error, and with it the search for a place altogether.
-fn of_size(bytes: Bytes) -> Value {
-    let mib = bytes.get() >> 20;
-    json!({ "cel": { "expression": format!(
-        "device.attributes['{DRIVER}'].type == 'fraction' && \
-         device.capacity['{DRIVER}'].memory.compareTo(quantity('{mib}Mi')) == 0"
-    ) } })
+/// Selects the GPUs of these sizes, from the smallest to the largest. By their type first: a device that only goes whole has no
+/// such capacity, and an expression that asks for one ends in an error, and with it the search for a place altogether.
+fn of_size(limits: (Bytes, Bytes)) -> String {
+    let (least, most) = mib_of(limits);
+    let memory = format!("device.capacity['{DRIVER}'].memory");
+    let compared = match least == most {
+        true => format!("{memory}.compareTo(quantity('{least}Mi')) == 0"),
+        false => format!(
+            "{memory}.compareTo(quantity('{least}Mi')) >= 0 && {memory}.compareTo(quantity('{most}Mi')) <= 0"
+        ),
+    };
+    format!("device.attributes['{DRIVER}'].type == 'fraction' && {compared}")
+}
+
+fn mib_of(limits: (Bytes, Bytes)) -> (u64, u64) {
+    (limits.0.get() >> 20, limits.1.get() >> 20)
+}
+
+fn selector(expression: &str) -> Value {
+    json!([{ "cel": { "expression": expression } }])
 }
 
 /// The sizes of GPUs, smallest and largest in MiB, to which each alternative of a request is limited; empty for a request
@@ -254,7 +352,6 @@ fn hash(spec: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod_request::Fraction;
 
     fn inventory() -> Inventory {
         Inventory {
@@ -281,6 +378,70 @@ mod tests {
             .collect();
         assert_eq!(asked, ["6144Mi", "20480Mi"]);
         assert_eq!(template.spec["spec"]["devices"].get("constraints"), None);
+    }
+
+    /// What a GPU of 80 GB is called, and what those of two models have.
+    fn sized(gpus: Vec<Size>, text: u64) -> PodRequest {
+        PodRequest {
+            container: crate::pod_request::ContainerRef::Container(0),
+            gpus,
+            gpu_size: Some(Bytes::gib(text)),
+            compute: None,
+            warnings: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_size_of_gpu_makes_one_request_of_several_alternatives() {
+        let mixed = Inventory {
+            sizes: [22_500, 81_050, 81_558].map(Bytes::mib).into(),
+            ..Inventory::default()
+        };
+        let template = Template::of_request(&sized(vec![quarter()], 80), &mixed).unwrap();
+        let request = &template.spec["spec"]["devices"]["requests"][0]["exactly"];
+        assert_eq!(request["capacity"]["requests"]["memory"], "20262Mi");
+        let selector = request["selectors"][0]["cel"]["expression"]
+            .as_str()
+            .unwrap();
+        assert!(
+            selector.contains("quantity('81050Mi')) >= 0")
+                && selector.contains("quantity('81558Mi')) <= 0"),
+            "{selector}"
+        );
+        // With one size of that kind it is the claim that a cluster of this size alone would have.
+        let of_24 = Template::of_request(&sized(vec![quarter()], 24), &mixed).unwrap();
+        let alone = Inventory {
+            sizes: [Bytes::mib(22_500)].into(),
+            ..Inventory::default()
+        };
+        assert_eq!(of_24, Template::of(&[quarter()], &alone).unwrap());
+        let whole = Template::of_request(&sized(vec![Size::Whole], 24), &mixed).unwrap();
+        let request = &whole.spec["spec"]["devices"]["requests"][0]["exactly"];
+        let selector = request["selectors"][0]["cel"]["expression"]
+            .as_str()
+            .unwrap();
+        assert!(selector.contains("memoryMi >= 22500"), "{selector}");
+        let none = Template::of_request(&sized(vec![quarter()], 48), &mixed).unwrap_err();
+        assert_eq!(
+            none.to_string(),
+            "divvy.dev/gpu-size: no GPU of about 48.0 GiB in the cluster; the shared GPUs have 22.0 GiB, 79.2 GiB, 79.6 GiB"
+        );
+    }
+
+    #[test]
+    fn a_part_of_the_compute_time_is_a_parameter_and_another_template() {
+        let half = PodRequest {
+            gpu_size: None,
+            compute: Some("fair=0.5".parse().unwrap()),
+            ..sized(vec![quarter()], 1)
+        };
+        let template = Template::of_request(&half, &inventory()).unwrap();
+        assert_eq!(
+            template.spec["spec"]["devices"]["config"],
+            json!([{ "opaque": { "driver": DRIVER, "parameters": { "compute": "fair=0.5" } } }])
+        );
+        let plain = Template::of(&[quarter()], &inventory()).unwrap();
+        assert_ne!(template.name, plain.name);
     }
 
     /// The requests of a template, each as `exactly`.

@@ -19,6 +19,7 @@ mod certificate;
 mod classes;
 mod dispatch;
 mod health;
+mod holders;
 mod identity;
 mod informers;
 mod inventory;
@@ -48,7 +49,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 use tracing::info;
 
-pub use registration::{OPT_IN, PATH, Registration};
+pub use registration::{OPT_IN, PATH, Registration, webhooks};
 pub use review::{
     AdmissionDecision, AdmissionRequest, NoReview, RefusedAs, Rejection, answer, judge, question,
 };
@@ -113,6 +114,9 @@ pub struct Args {
     /// Accepts any GPU fraction, not only 1/16 and multiples of 1/8
     #[arg(long)]
     any_fraction: bool,
+    /// Also serves the pods of this scheduler, which must place claims; repeat it for each
+    #[arg(long = "scheduler", value_name = "NAME", value_parser = scheduler)]
+    schedulers: Vec<String>,
     /// Also serves nvidia.com/gpu; not together with NVIDIA's device plugin
     #[arg(long)]
     nvidia_gpu: bool,
@@ -224,7 +228,11 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
                 leading.clone(),
             ));
             let mode = SharingMode::Reservations(shares);
-            Some(webhook::Webhook { mode, steps })
+            Some(webhook::Webhook {
+                mode,
+                steps,
+                schedulers: args.schedulers.clone(),
+            })
         }
         _ => None,
     };
@@ -254,7 +262,11 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
                 owner,
             };
             let mode = SharingMode::Claims { known, templates };
-            Some(webhook::Webhook { mode, steps })
+            Some(webhook::Webhook {
+                mode,
+                steps,
+                schedulers: args.schedulers.clone(),
+            })
         }
         false => None,
     };
@@ -303,6 +315,15 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
     Ok(served?)
 }
 
+/// A scheduler's name, which becomes part of an expression.
+fn scheduler(text: &str) -> Result<String, String> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    match !text.is_empty() && text.len() <= 253 && text.bytes().all(is_plain) {
+        true => Ok(text.to_owned()),
+        false => Err("write the value of a pod's schedulerName, such as volcano".to_owned()),
+    }
+}
+
 /// Returns once a part has ended, which none does by itself. The process then exits, so that kubelet restarts it whole.
 async fn one_breaks<A, B>(
     tasks: &mut JoinSet<()>,
@@ -323,6 +344,7 @@ fn print(args: &Args) -> Result<(), ControllerError> {
         namespace: args.namespace.as_deref().unwrap_or(cluster::NAMESPACE),
         service: &args.service,
         all_namespaces: args.all_namespaces,
+        schedulers: &args.schedulers,
     };
     let text = yaml_serde::to_string(&registration.object());
     let text = text.map_err(|error| ControllerError::Print(io::Error::other(error)))?;

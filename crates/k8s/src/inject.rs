@@ -6,16 +6,18 @@
 
 mod record;
 mod template;
+mod workload;
 
 use json_patch::Patch;
 use serde_json::{Map, Value, json};
 
 pub use record::{ASKED, parse_request};
 pub use template::strip_template;
+pub use workload::{CLAIM_TEMPLATES, WorkloadInjection, inject_workload, recorded_claims};
 
 use crate::claim::{Inventory, NoTemplate, Template};
 use crate::pod_request::{
-    GPU, HAMI_CORES, HAMI_MEMORY, HAMI_PERCENT, PodRequest, Refusal, Size, SkipReason, Steps,
+    GPU, HAMI_CORES, HAMI_MEMORY, HAMI_PERCENT, PodRequest, Refusal, Rules, Size, SkipReason,
     parse_pod_request,
 };
 
@@ -31,8 +33,9 @@ pub struct Injection {
     pub pod: Value,
     /// From the pod as it was.
     pub patch: Patch,
-    /// Its claim template, which has to exist before the pod does.
-    pub template: Template,
+    /// Its claim template, which has to exist before the pod does. `None` for a pod that came with its claim: its workload
+    /// was given the template.
+    pub template: Option<Template>,
     /// Warnings for the creator of the pod.
     pub warnings: Vec<String>,
 }
@@ -50,24 +53,34 @@ pub enum InjectError {
 ///
 /// # Errors
 /// It asks for something that cannot be, that would not be held, or that no GPU could ever serve.
-pub fn inject(
+pub fn inject<'r>(
     pod: &Value,
     inventory: &Inventory,
-    steps: Steps,
+    rules: impl Into<Rules<'r>>,
 ) -> Result<Result<Injection, SkipReason>, InjectError> {
-    let ask = match parse_pod_request(pod, steps)? {
-        Ok(ask) => ask,
+    let mut changed = pod.clone();
+    let (template, warnings) = match parse_pod_request(pod, rules)? {
+        Ok(ask) => {
+            let template = Template::of_request(&ask, inventory)?;
+            write_claim(&mut changed, &ask, &template.name);
+            complete(&mut changed);
+            (Some(template), ask.warnings)
+        }
+        Err(SkipReason::Done) => {
+            complete(&mut changed);
+            (None, Vec::new())
+        }
         Err(untouched) => return Ok(Err(untouched)),
     };
-    let template = Template::of(&ask.gpus, inventory)?;
-    let mut changed = pod.clone();
-    claim(&mut changed, &ask, &template.name);
-    Ok(Ok(Injection {
-        patch: json_patch::diff(pod, &changed),
-        pod: changed,
-        template,
-        warnings: ask.warnings,
-    }))
+    Ok(match changed == *pod {
+        true => Err(SkipReason::Done),
+        false => Ok(Injection {
+            patch: json_patch::diff(pod, &changed),
+            pod: changed,
+            template,
+            warnings,
+        }),
+    })
 }
 
 /// Whether a resource is one of ClearML's fractions: `clear.ml/fraction`, `clear.ml/fraction-1`.
@@ -82,32 +95,46 @@ pub(crate) fn is_clearml_fraction(resource: &str) -> bool {
     })
 }
 
-fn claim(pod: &mut Value, ask: &PodRequest, template: &str) {
+/// Writes the claim into a pod or a template, in place of the limits that it stands for.
+fn write_claim(pod: &mut Value, ask: &PodRequest, template: &str) {
     if let Some(container) = pod.pointer_mut(&ask.container.pointer()) {
         let resources = entry(container, "resources", json!({}));
         drop_ours(resources);
         push(resources, "claims", json!({ "name": CLAIM }));
-        if let Some(fractions) = reported(&ask.gpus) {
+    }
+    let metadata = entry(pod, "metadata", json!({}));
+    entry(metadata, "annotations", json!({}))[ASKED] = json!(record::record(&ask.gpus));
+    let claim = json!({ "name": CLAIM, "resourceClaimTemplateName": template });
+    push(&mut pod["spec"], "resourceClaims", claim);
+}
+
+/// Adds what only the pods need, not the templates that they are made of: clients that apply a template again would see
+/// changed lists of tolerations. Only for claims that the webhook has recorded.
+fn complete(pod: &mut Value) {
+    let asked = pod["metadata"]["annotations"][ASKED].as_str();
+    let Some(gpus) = asked.and_then(parse_request) else {
+        return;
+    };
+    for list in ["containers", "initContainers"] {
+        let containers = pod["spec"].get_mut(list).and_then(Value::as_array_mut);
+        for container in containers.into_iter().flatten() {
+            let claims = container["resources"]["claims"].as_array();
+            let has_claim =
+                claims.is_some_and(|claims| claims.iter().any(|claim| claim["name"] == CLAIM));
+            let Some(fractions) = reported(&gpus).filter(|_| has_claim) else {
+                continue;
+            };
             let variables = entry(container, "env", json!([]));
-            let set = variables.as_array_mut();
-            if let Some(set) = set
+            if let Some(set) = variables.as_array_mut()
                 && !set.iter().any(|variable| variable["name"] == REPORTED)
             {
                 set.push(json!({ "name": REPORTED, "value": fractions }));
             }
         }
     }
-    let metadata = entry(pod, "metadata", json!({}));
-    entry(metadata, "annotations", json!({}))[ASKED] = json!(record::record(&ask.gpus));
-    let spec = &mut pod["spec"];
-    push(
-        spec,
-        "resourceClaims",
-        json!({ "name": CLAIM, "resourceClaimTemplateName": template }),
-    );
     // The API server adds one for every pod that asks for the resource; this pod no longer does.
     let toleration = json!({ "key": GPU, "operator": "Exists", "effect": "NoSchedule" });
-    let tolerations = entry(spec, "tolerations", json!([]));
+    let tolerations = entry(&mut pod["spec"], "tolerations", json!([]));
     if let Some(list) = tolerations.as_array_mut()
         && !list.contains(&toleration)
     {

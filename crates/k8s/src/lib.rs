@@ -34,3 +34,4 @@ pub mod submit;
 pub mod uninstall;
 pub mod views;
 pub mod why;
+pub mod workload;

@@ -3,12 +3,17 @@
 //! Limits take precedence over the label, and the label over annotations. If several are present they must agree,
 //! because a user could rely on the ignored one. A pod for another scheduler is ignored.
 
+mod fixed_limit;
 mod fraction;
 mod read;
 
+use divvy_core::Compute;
+use divvy_core::units::{Bytes, ComputeModeError};
 use serde_json::Value;
 
+pub(crate) use fixed_limit::IMAGES;
 pub use fraction::{Fraction, FractionError, Steps};
+pub(crate) use read::names_container;
 pub use read::parse_pod_request;
 
 /// The label of ClearML's injector: a fraction, or a count of whole GPUs.
@@ -18,6 +23,11 @@ pub const FRACTION: &str = "gpu-fraction";
 pub const MEMORY: &str = "gpu-memory";
 pub const DEVICES: &str = "gpu-fraction-num-devices";
 pub const CONTAINER: &str = "gpu-fraction-container-name";
+/// Divvy's own annotations: the division of compute time, `fair=0.5`, and the size of GPU of which a fraction is.
+pub const COMPUTE: &str = "divvy.dev/compute";
+pub const GPU_SIZE: &str = "divvy.dev/gpu-size";
+/// The scheduler of a pod that names none.
+pub const DEFAULT_SCHEDULER: &str = "default-scheduler";
 /// The resource name of whole GPUs.
 pub const GPU: &str = "nvidia.com/gpu";
 /// HAMi's: MiB, percent of a GPU's memory, and percent of its cores.
@@ -29,14 +39,48 @@ pub const HAMI_CORES: &str = "nvidia.com/gpucores";
 /// resource.k8s.io/v1).
 pub(crate) const MOST_GPUS: usize = 32;
 
+/// The most different GPU requests of one object: each is a claim template that its admission may have to create.
+pub(crate) const MOST_REQUESTS: usize = 32;
+
 /// The parsed request of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodRequest {
     pub container: ContainerRef,
     /// One for each GPU, each another one.
     pub gpus: Vec<Size>,
+    /// The GPUs that may serve it, by their memory.
+    pub gpu_size: Option<Bytes>,
+    /// Its part of the compute time, if it is not that of its memory.
+    pub compute: Option<Compute>,
     /// Requests of the pod that are ignored, or unnecessary.
     pub warnings: Vec<String>,
+}
+
+/// What the cluster's admin has set for all pods.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules<'a> {
+    pub steps: Steps,
+    /// Schedulers that place claims, beside the default one.
+    pub schedulers: &'a [String],
+}
+
+impl From<Steps> for Rules<'_> {
+    fn from(steps: Steps) -> Self {
+        Self {
+            steps,
+            schedulers: &[],
+        }
+    }
+}
+
+impl Rules<'_> {
+    /// Whether the pods of a scheduler are served; `None` for a pod that names none.
+    pub fn serves(&self, scheduler: Option<&str>) -> bool {
+        match scheduler {
+            None | Some("" | DEFAULT_SCHEDULER) => true,
+            Some(name) => self.schedulers.iter().any(|served| served == name),
+        }
+    }
 }
 
 /// How much of one GPU.
@@ -99,6 +143,17 @@ pub enum Refusal {
     Memory(String),
     #[error("{from}: `{value}` is not a positive whole number")]
     Count { from: String, value: String },
+    #[error("{GPU_SIZE}: `{0}` is not an amount of memory, such as 80Gi")]
+    GpuSize(String),
+    #[error("{COMPUTE}: {error}; write fair, strict, fair=0.5 or strict=0.25")]
+    Compute {
+        #[source]
+        error: ComputeModeError,
+    },
+    #[error(
+        "{COMPUTE}: `none` would take compute time from other pods; write fair=1 for as much as a pod can have"
+    )]
+    NoCompute,
     #[error("{from}: a pod can have fractions of at most {MOST_GPUS} GPUs")]
     TooMany { from: String },
     #[error(
@@ -132,6 +187,10 @@ pub enum Refusal {
         "a pod template can request several GPUs only as fractions of the same size; use equal fractions, or separate pods"
     )]
     Unequal,
+    #[error(
+        "the object's pod templates have {0} different GPU requests; the maximum is {MOST_REQUESTS}"
+    )]
+    ManyRequests(usize),
     #[error("the pod has no containers")]
     Empty,
 }

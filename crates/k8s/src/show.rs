@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use divvy_core::units::Bytes;
 use divvy_k8s::claim::Inventory;
-use divvy_k8s::inject::{InjectError, inject, strip_template};
-use divvy_k8s::pod_request::{Refusal, SkipReason, Steps};
+use divvy_k8s::inject::{InjectError, inject, inject_workload};
+use divvy_k8s::pod_request::{SkipReason, Steps};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -108,19 +108,29 @@ fn become_of(object: &Value, inventory: &Inventory, steps: Steps) -> Result<Vec<
         object: called(object),
         error,
     };
+    let namespace = object["metadata"]["namespace"].as_str();
+    let namespace = namespace.unwrap_or("default");
+    let warn = |warnings: &[String]| {
+        for warning in warnings {
+            eprintln!("warning: {}: {warning}", called(object));
+        }
+    };
     if object["kind"] != "Pod" {
-        let stripped =
-            strip_template(object, steps).map_err(|error: Refusal| refused(error.into()))?;
-        return Ok(vec![stripped.unwrap_or_else(|| object.clone())]);
+        let injection = inject_workload(object, None, inventory, steps).map_err(refused)?;
+        let Some(injection) = injection else {
+            return Ok(vec![object.clone()]);
+        };
+        warn(&injection.warnings);
+        let templates = injection.templates.iter();
+        let templates = templates.map(|template| template.object(namespace));
+        return Ok(templates.chain([injection.object]).collect());
     }
     match inject(object, inventory, steps).map_err(refused)? {
         Ok(injection) => {
-            for warning in &injection.warnings {
-                eprintln!("warning: {}: {warning}", called(object));
-            }
-            let namespace = object["metadata"]["namespace"].as_str();
-            let template = injection.template.object(namespace.unwrap_or("default"));
-            Ok(vec![template, injection.pod])
+            warn(&injection.warnings);
+            let template = injection.template;
+            let template = template.map(|template| template.object(namespace));
+            Ok(template.into_iter().chain([injection.pod]).collect())
         }
         Err(untouched) => {
             let why = match untouched {

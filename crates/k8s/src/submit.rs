@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use crate::claim::Inventory;
 use crate::error_output::{self, Format};
-use crate::inject::{InjectError, inject};
+use crate::inject::{InjectError, inject, inject_workload};
 use crate::pod_request::Steps;
 use crate::slices;
 use object::{Amount, Kind, Submission};
@@ -225,17 +225,26 @@ fn print_dry_run(
     format: Format,
 ) -> Result<ExitCode, Error> {
     never_fits(wish, inventory)?;
-    let mut objects = vec![wish.object(kind)];
-    if let Ok(Ok(injection)) = inject(&wish.pod(), inventory, Steps::Any) {
-        for warning in &injection.warnings {
-            error_output::say(warning);
-        }
-        objects.push(injection.template.object(&wish.namespace));
-        objects.push(injection.pod);
-        if kind == Kind::Pod {
-            objects.remove(0);
-        }
+    let object = wish.object(kind);
+    let (template, object, warnings) = match kind {
+        Kind::Pod => match inject(&object, inventory, Steps::Any) {
+            Ok(Ok(done)) => (done.template, done.pod, done.warnings),
+            _ => (None, object, Vec::new()),
+        },
+        Kind::Job => match inject_workload(&object, None, inventory, Steps::Any) {
+            Ok(Some(done)) => (
+                done.templates.into_iter().next(),
+                done.object,
+                done.warnings,
+            ),
+            _ => (None, object, Vec::new()),
+        },
+    };
+    for warning in &warnings {
+        error_output::say(warning);
     }
+    let template = template.map(|template| template.object(&wish.namespace));
+    let objects: Vec<Value> = template.into_iter().chain([object]).collect();
     let text = match format {
         Format::Json => error_output::json("ObjectList", objects)?,
         Format::Table => yaml(&objects)?,

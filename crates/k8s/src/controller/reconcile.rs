@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
 use super::capacity::capacity;
+use super::holders::Holders;
 use super::informers::{Cache, ChangeSignal, LeaderCache};
 use super::inventory::SharedInventory;
 use super::owner::OwnerRef;
@@ -71,6 +72,7 @@ async fn rounds(work: &LeaderContext, bell: &ChangeSignal, tasks: &mut JoinSet<(
         let (waiting, client, bell) = (Arc::clone(&waiting), work.client.clone(), bell.clone());
         tasks.spawn(async move { waiting.watch(&client, &bell).await });
     }
+    let holders = Holders::watch(&work.client, bell, tasks);
     work.seen.wait_until_synced().await;
     leaders.wait_until_synced().await;
     let mut rung = bell.subscribe();
@@ -86,7 +88,7 @@ async fn rounds(work: &LeaderContext, bell: &ChangeSignal, tasks: &mut JoinSet<(
     };
     loop {
         rung.mark_unchanged();
-        reconcile(work, &leaders, &waiting, &mut memory).await;
+        reconcile(work, \&leaders, (\&holders, \&waiting), \&mut memory).await;
         sleep(PAUSE).await;
         // Err says that nothing has rung.
         let _ = timeout(ROUND, rung.changed()).await;
@@ -105,7 +107,7 @@ struct ReconcileState {
 async fn reconcile(
     work: &LeaderContext,
     leaders: &LeaderCache,
-    waiting: &WaitingWorkloads,
+    (holders, waiting): (\&Holders, \&WaitingWorkloads),
     memory: &mut ReconcileState,
 ) {
     let published = work.seen.slices.state();
@@ -138,7 +140,8 @@ async fn reconcile(
     let pods = leaders.pods.state();
     let pods: Vec<Pending> = pods.iter().filter_map(|pod| Pending::of(pod)).collect();
     let idle = &mut memory.idle_templates;
-    for step in templates::steps(templates(), &pods, &inventory, now, idle) {
+    let held = holders.held();
+    for step in templates::steps(templates(), &pods, &held, &inventory, now, idle) {
         if let Err(error) = step.run(&work.client, &work.owner).await {
             warn!(
                 error = error_message(&error),

@@ -11,9 +11,9 @@ use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
 use crate::claim::{Inventory, NoTemplate, Template};
-use crate::inject::{InjectError, inject, strip_template};
+use crate::inject::{InjectError, inject, inject_workload, strip_template};
 use crate::metrics::controller::ReviewResult;
-use crate::pod_request::{Refusal, SkipReason, Steps};
+use crate::pod_request::{Refusal, Rules, SkipReason};
 use crate::reservation::admission::{GateError, gate};
 
 const VERSION: &str = "admission.k8s.io/v1";
@@ -39,6 +39,8 @@ pub struct AdmissionRequest {
     pub kind: String,
     pub dry_run: bool,
     pub object: Value,
+    /// The version that an update replaces.
+    pub old_object: Option<Value>,
 }
 
 /// The answer.
@@ -47,8 +49,8 @@ pub struct AdmissionDecision {
     pub refused: Option<Rejection>,
     pub patch: Option<Patch>,
     pub warnings: Vec<String>,
-    /// The template that must exist in the request's namespace before the answer is sent.
-    pub template: Option<Template>,
+    /// The claim templates that must exist in the request's namespace before the answer is sent.
+    pub templates: Vec<Template>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,32 +134,34 @@ pub fn question(body: &[u8]) -> Result<AdmissionRequest, NoReview> {
         namespace: text(&request["namespace"]),
         kind,
         dry_run: request["dryRun"] == true,
+        old_object: (request["operation"] == "UPDATE").then(|| request["oldObject"].take()),
         object: request["object"].take(),
     })
 }
 
 /// The answer to a request, before any object is created.
-pub fn judge(
+pub fn judge<'r>(
     question: &AdmissionRequest,
     inventory: &Inventory,
-    steps: Steps,
+    rules: impl Into<Rules<'r>>,
 ) -> AdmissionDecision {
     match question.kind.as_str() {
-        "Pod" => judge_pod(&question.object, inventory, steps),
-        _ => judge_template(&question.object, &question.kind, steps),
+        "Pod" => judge_pod(&question.object, inventory, rules.into()),
+        _ => judge_workload(question, inventory, rules.into()),
     }
 }
 
 /// The same where parts of GPUs are had by carriers; `sizes` are the usable memory of the GPUs.
-pub fn judge_carried(
+pub fn judge_carried<'r>(
     question: &AdmissionRequest,
     sizes: &BTreeSet<Bytes>,
-    steps: Steps,
+    rules: impl Into<Rules<'r>>,
 ) -> AdmissionDecision {
+    let rules = rules.into();
     if question.kind != "Pod" {
-        return judge_template(&question.object, &question.kind, steps);
+        return judge_template(question, rules);
     }
-    match gate(&question.object, sizes, steps) {
+    match gate(&question.object, sizes, rules) {
         Ok(Ok(gated)) => AdmissionDecision {
             patch: Some(gated.patch),
             warnings: gated.warnings,
@@ -177,13 +181,13 @@ pub fn judge_carried(
     }
 }
 
-fn judge_pod(pod: &Value, inventory: &Inventory, steps: Steps) -> AdmissionDecision {
-    match inject(pod, inventory, steps) {
+fn judge_pod(pod: &Value, inventory: &Inventory, rules: Rules<'_>) -> AdmissionDecision {
+    match inject(pod, inventory, rules) {
         Ok(Ok(injection)) => AdmissionDecision {
             refused: None,
             patch: Some(injection.patch),
             warnings: injection.warnings,
-            template: Some(injection.template),
+            templates: injection.template.into_iter().collect(),
         },
         Ok(Err(SkipReason::Unmarked | SkipReason::Scheduler(_) | SkipReason::Done)) => {
             AdmissionDecision::default()
@@ -192,13 +196,28 @@ fn judge_pod(pod: &Value, inventory: &Inventory, steps: Steps) -> AdmissionDecis
     }
 }
 
-fn judge_template(object: &Value, kind: &str, steps: Steps) -> AdmissionDecision {
-    // The object of a review says its kind; what is without is of the kind that the question is about.
-    let mut object = object.clone();
-    if object["kind"].is_null() {
-        object["kind"] = json!(kind);
+fn judge_workload(
+    question: &AdmissionRequest,
+    inventory: &Inventory,
+    rules: Rules<'_>,
+) -> AdmissionDecision {
+    let object = of_kind(question);
+    let old = question.old_object.as_ref();
+    match inject_workload(&object, old, inventory, rules) {
+        Ok(None) => AdmissionDecision::default(),
+        Ok(Some(injection)) => AdmissionDecision {
+            refused: None,
+            patch: Some(injection.patch),
+            warnings: injection.warnings,
+            templates: injection.templates,
+        },
+        Err(error) => AdmissionDecision::refuse(kind_of(&error), error.to_string()),
     }
-    match strip_template(&object, steps) {
+}
+
+fn judge_template(question: &AdmissionRequest, rules: Rules<'_>) -> AdmissionDecision {
+    let object = of_kind(question);
+    match strip_template(&object, rules) {
         Ok(None) => AdmissionDecision::default(),
         Ok(Some(stripped)) => AdmissionDecision {
             patch: Some(json_patch::diff(&object, &stripped)),
@@ -211,11 +230,22 @@ fn judge_template(object: &Value, kind: &str, steps: Steps) -> AdmissionDecision
     }
 }
 
+/// The object of a review says its kind; what is without is of the kind that the question is about.
+fn of_kind(question: &AdmissionRequest) -> Value {
+    let mut object = question.object.clone();
+    if object["kind"].is_null() {
+        object["kind"] = json!(question.kind);
+    }
+    object
+}
+
 fn kind_of(error: &InjectError) -> RefusedAs {
     match error {
         InjectError::Refused(refusal) => kind_of_refusal(refusal),
         InjectError::NoTemplate(NoTemplate::NoGpus) => RefusedAs::Unavailable,
-        InjectError::NoTemplate(NoTemplate::TooMuch { .. }) => RefusedAs::Invalid,
+        InjectError::NoTemplate(NoTemplate::TooMuch { .. } | NoTemplate::NoSize { .. }) => {
+            RefusedAs::Invalid
+        }
     }
 }
 

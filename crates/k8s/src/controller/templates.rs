@@ -2,7 +2,8 @@
 //!
 //! A template is only needed until the pod's claim has been made of it. It says nothing of the cluster as it is now: when other GPUs come,
 //! new pods get a template of another name, and those that were admitted keep theirs. When it was last of use stands in an annotation, so
-//! that none is removed between the admission of a pod and its claim, whichever replica did what.
+//! that none is removed between the admission of a pod and its claim, whichever replica did what. A workload that exists keeps
+//! the templates of its pod templates: its pods may come in days, and a queue reads them before that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,11 +16,13 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 
+use super::holders::Held;
 use super::owner::OwnerRef;
 use super::pending::Pending;
-use crate::claim::{Inventory, Template};
+use crate::claim::{Inventory, PREFIX, Template};
 use crate::cluster::{MANAGED_BY, error_message, is_already_exists, is_conflict, is_missing};
 use crate::metrics::controller::METRICS;
+use crate::pod_request::Size;
 use crate::quantity::Quantity;
 
 /// When a pod was last admitted with it, RFC 3339.
@@ -32,8 +35,6 @@ const NOTED: Duration = Duration::from_secs(3600 / 4);
 const MOST: usize = 1000;
 /// How often an admission makes a template that other clients delete or replace meanwhile.
 const TRIES: usize = 5;
-/// All templates of ours are called so.
-const PREFIX: &str = "divvy-";
 
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
@@ -44,7 +45,7 @@ pub enum TemplateError {
         error: Box<kube::Error>,
     },
     #[error(
-        "namespace {namespace} already has {MOST} claim templates of Divvy, the maximum; Divvy deletes each an hour after its last pod"
+        "namespace {namespace} already has {MOST} claim templates of Divvy, the maximum; Divvy deletes each an hour after its last pod or workload"
     )]
     TooMany { namespace: String },
     #[error(
@@ -279,7 +280,7 @@ async fn make(
 /// A write to a template.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TemplateChange {
-    /// A pod refers to one that is not there.
+    /// A pod or a workload refers to one that is not there.
     Make {
         namespace: String,
         template: Template,
@@ -306,7 +307,7 @@ impl TemplateChange {
                 tracing::info!(
                     namespace,
                     template = template.name,
-                    "created again: a pod waits for it"
+                    "created again: a pod or a workload needs it"
                 );
                 match make(&api, template, namespace, owner).await {
                     Err(error) if !is_already_exists(&error) => Err(error),
@@ -324,7 +325,11 @@ impl TemplateChange {
                     uid: Some(uid.clone()),
                     resource_version: Some(version.clone()),
                 });
-                tracing::info!(namespace, template = name, "removed: no pod uses it");
+                tracing::info!(
+                    namespace,
+                    template = name,
+                    "removed: no pod and no workload needs it"
+                );
                 match api.delete(name, &params).await {
                     Err(error) if !is_missing(&error) && !is_conflict(&error) => Err(error),
                     _ => Ok(()),
@@ -334,26 +339,29 @@ impl TemplateChange {
     }
 }
 
-/// Since when which templates, by namespace and name, have been of no use, as far as this replica has seen.
-pub type IdleSince = BTreeMap<(String, String), Timestamp>;
+/// A template, by namespace and name.
+pub type Key = (String, String);
+/// Since when which templates have been of no use, as far as this replica has seen.
+pub type IdleSince = BTreeMap<Key, Timestamp>;
 
-/// The writes to the existing templates, for the pods that wait; `idle` is carried from one round to the next.
+/// The writes to the existing templates, for the pods that wait and the workloads that exist; `idle` is carried from one round to
+/// the next.
 pub fn steps<'t>(
     templates: impl IntoIterator<Item = &'t ResourceClaimTemplate>,
     pods: &[Pending],
+    held: &Held,
     inventory: &Inventory,
     now: Timestamp,
     idle: &mut IdleSince,
 ) -> Vec<TemplateChange> {
     let waiting = pods.iter().filter(|pod| pod.claim.is_none());
-    let mut needed: BTreeSet<(String, String)> = BTreeSet::new();
-    let mut recorded: BTreeMap<(String, String), &Pending> = BTreeMap::new();
+    let mut needed: BTreeMap<Key, Vec<Size>> = BTreeMap::new();
+    for (key, asked) in &held.templates {
+        needed.insert(key.clone(), asked.clone());
+    }
     for pod in waiting {
         let key = (pod.namespace.clone(), pod.template.clone());
-        if !pod.asked.is_empty() && pod.template.starts_with(PREFIX) {
-            recorded.insert(key.clone(), pod);
-        }
-        needed.insert(key);
+        needed.insert(key, pod.asked.clone());
     }
     let mut steps = Vec::new();
     let mut still_idle = IdleSince::new();
@@ -364,13 +372,14 @@ pub fn steps<'t>(
             template.name_any(),
         );
         there.insert(key.clone());
-        if needed.contains(&key) || !is_ours(template) || !key.1.starts_with(PREFIX) {
+        if needed.contains_key(&key) || !is_ours(template) || !key.1.starts_with(PREFIX) {
             continue;
         }
         let since = *idle.get(&key).unwrap_or(&now);
         let idle_for = Duration::try_from(now.duration_since(since)).unwrap_or_default();
         let unused_for = last_used(template, now).map_or(idle_for, |ago| ago.min(idle_for));
-        if unused_for >= KEPT
+        if held.is_complete
+            && unused_for >= KEPT
             && let (Some(uid), Some(version)) = (template.uid(), template.resource_version())
         {
             steps.push(TemplateChange::Remove {
@@ -383,12 +392,13 @@ pub fn steps<'t>(
         still_idle.insert(key, since);
     }
     *idle = still_idle;
-    for ((namespace, name), pod) in recorded {
-        if there.contains(&(namespace.clone(), name.clone())) {
+    for (key, asked) in needed {
+        if asked.is_empty() || !key.1.starts_with(PREFIX) || there.contains(&key) {
             continue;
         }
         // Under the name that the pod has, though the cluster may be another by now. What cannot be is told the pod as an event.
-        if let Ok(template) = Template::of(&pod.asked, inventory) {
+        if let Ok(template) = Template::of(&asked, inventory) {
+            let (namespace, name) = key;
             let template = Template { name, ..template };
             steps.push(TemplateChange::Make {
                 namespace,
@@ -404,7 +414,6 @@ mod tests {
     use divvy_core::units::Bytes;
 
     use super::*;
-    use crate::pod_request::Size;
 
     fn inventory() -> Inventory {
         Inventory {
@@ -422,6 +431,14 @@ mod tests {
             asked: vec![Size::Memory(2000)],
             claim: None,
             has_no_place: false,
+        }
+    }
+
+    /// No workload.
+    fn none() -> Held {
+        Held {
+            is_complete: true,
+            ..Held::default()
         }
     }
 
@@ -446,6 +463,7 @@ mod tests {
         let steps = steps(
             [],
             &[waiting("divvy-abc")],
+            &none(),
             &inventory(),
             at(0),
             &mut IdleSince::new(),
@@ -479,12 +497,20 @@ mod tests {
         };
         let pods = [unrecorded, waiting("somebodys"), claimed];
         assert_eq!(
-            steps([], &pods, &inventory(), at(0), &mut IdleSince::new()),
+            steps(
+                [],
+                &pods,
+                &none(),
+                &inventory(),
+                at(0),
+                &mut IdleSince::new()
+            ),
             []
         );
         let nowhere = steps(
             [],
             &[waiting("divvy-abc")],
+            &none(),
             &Inventory::default(),
             at(0),
             &mut IdleSince::new(),
@@ -495,8 +521,9 @@ mod tests {
     #[test]
     fn an_unused_template_goes_after_a_while_and_not_before() {
         let (old, mut idle) = (template("divvy-abc", at(0)), IdleSince::new());
-        let mut at_minute =
-            |minute, pods: &[Pending]| steps([&old], pods, &inventory(), at(minute), &mut idle);
+        let mut at_minute = |minute, pods: &[Pending]| {
+            steps([&old], pods, &none(), &inventory(), at(minute), &mut idle)
+        };
         assert_eq!(
             at_minute(500, &[]),
             [],
@@ -519,11 +546,47 @@ mod tests {
     }
 
     #[test]
+    fn a_workload_keeps_its_template_and_gets_a_lost_one_again() {
+        let key = ("team".to_owned(), "divvy-abc".to_owned());
+        let held = Held {
+            templates: [(key, vec![Size::Memory(2000)])].into(),
+            is_complete: true,
+        };
+        let (old, mut idle) = (template("divvy-abc", at(0)), IdleSince::new());
+        for minute in [0, 100, 10_000] {
+            let steps = steps([&old], &[], &held, &inventory(), at(minute), &mut idle);
+            assert_eq!(steps, [], "{minute}");
+        }
+        let again = steps([], &[], &held, &inventory(), at(10_001), &mut idle);
+        assert!(
+            matches!(&again[..], [TemplateChange::Make { template, .. }] if template.name == "divvy-abc"),
+            "{again:?}"
+        );
+        // When the workload is gone the hour begins.
+        let mut after =
+            |minute, held: &Held| steps([&old], &[], held, &inventory(), at(minute), &mut idle);
+        assert_eq!(after(10_001, &none()), []);
+        assert_eq!(
+            after(10_061, &Held::default()),
+            [],
+            "a kind could not be listed, so it may be in use"
+        );
+        let removed = after(10_061, &none());
+        assert!(
+            matches!(&removed[..], [TemplateChange::Remove { .. }]),
+            "{removed:?}"
+        );
+    }
+
+    #[test]
     fn a_time_that_is_yet_to_come_keeps_nothing_and_breaks_nothing() {
         let last: Timestamp = "9999-12-30T22:00:00Z".parse().unwrap();
         let (old, mut idle) = (template("divvy-abc", last), IdleSince::new());
-        assert_eq!(steps([&old], &[], &inventory(), at(0), &mut idle), []);
-        let after = steps([&old], &[], &inventory(), at(60), &mut idle);
+        assert_eq!(
+            steps([&old], &[], &none(), &inventory(), at(0), &mut idle),
+            []
+        );
+        let after = steps([&old], &[], &none(), &inventory(), at(60), &mut idle);
         assert!(
             matches!(&after[..], [TemplateChange::Remove { .. }]),
             "{after:?}"
@@ -600,7 +663,10 @@ mod tests {
         let named = template("somebodys", at(0));
         for minute in [500, 609] {
             let all = [&used, &foreign, &named];
-            assert_eq!(steps(all, &[], &inventory(), at(minute), &mut idle), []);
+            assert_eq!(
+                steps(all, &[], &none(), &inventory(), at(minute), &mut idle),
+                []
+            );
         }
     }
 }

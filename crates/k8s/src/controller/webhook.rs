@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::try_join_all;
 use kube::runtime::reflector::Store;
 use serde_json::Value;
 use tokio::time::timeout;
@@ -16,7 +17,7 @@ use super::review::{
 };
 use super::templates::{TemplateError, Templates};
 use crate::metrics::controller::METRICS;
-use crate::pod_request::Steps;
+use crate::pod_request::{Rules, Steps};
 use crate::reservation::cluster_state::sizes;
 use crate::reservation::share::GpuShare;
 
@@ -26,6 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(TIMEOUT_SECONDS - 2);
 pub struct Webhook {
     pub mode: SharingMode,
     pub steps: Steps,
+    /// Schedulers that place claims, beside the default one.
+    pub schedulers: Vec<String>,
 }
 
 /// How parts of GPUs are had in this cluster.
@@ -47,34 +50,45 @@ impl Webhook {
     pub async fn review(&self, body: &[u8]) -> Result<Value, NoReview> {
         let begun = Instant::now();
         let mut question = question(body)?;
+        let rules = Rules {
+            steps: self.steps,
+            schedulers: &self.schedulers,
+        };
         let judged = match &self.mode {
-            SharingMode::Claims { known, .. } => judge(&question, &known.inventory(), self.steps),
+            SharingMode::Claims { known, .. } => judge(&question, &known.inventory(), rules),
             SharingMode::Reservations(shares) => {
                 let sizes = sizes(shares.state().iter().map(AsRef::as_ref));
-                judge_carried(&question, &sizes, self.steps)
+                judge_carried(&question, &sizes, rules)
             }
         };
         // The object may be large, and many requests may wait for the API server below, so it is dropped first.
         question.object = Value::Null;
+        question.old_object = None;
         let verdict = self.prepare(&question, judged).await;
         report(&question, &verdict);
         METRICS.reviewed(&question.kind, verdict.result(), begun.elapsed());
         Ok(answer(&question.uid, &verdict))
     }
 
-    /// Makes the template that the pod is to claim by, unless nothing is meant to happen.
+    /// Makes the templates that the pods are to claim by, unless nothing is meant to happen.
     async fn prepare(
         &self,
         question: &AdmissionRequest,
         verdict: AdmissionDecision,
     ) -> AdmissionDecision {
-        let template = verdict.template.as_ref().filter(|_| !question.dry_run);
-        let (Some(template), SharingMode::Claims { templates, .. }) = (template, &self.mode) else {
+        let SharingMode::Claims { templates, .. } = &self.mode else {
             return verdict;
         };
-        let made = templates.ensure(&question.namespace, template);
+        if question.dry_run || verdict.templates.is_empty() {
+            return verdict;
+        }
+        let each = verdict.templates.iter();
+        let each: Vec<_> = each
+            .map(|template| templates.ensure(&question.namespace, template))
+            .collect();
+        let made = try_join_all(each);
         match timeout(PATIENCE, made).await {
-            Ok(Ok(())) => verdict,
+            Ok(Ok(_)) => verdict,
             Ok(Err(error)) => {
                 let kind = match &error {
                     TemplateError::Make { .. } | TemplateError::Altered { .. } => RefusedAs::Failed,
@@ -88,12 +102,19 @@ impl Webhook {
             Err(_) => {
                 let text = format!(
                     "cannot create the claim template {}: the API server does not respond",
-                    template.name
+                    names(&verdict)
                 );
                 AdmissionDecision::refuse(RefusedAs::Failed, text)
             }
         }
     }
+}
+
+/// Of the claim templates.
+fn names(verdict: &AdmissionDecision) -> String {
+    let names = verdict.templates.iter();
+    let names: Vec<&str> = names.map(|template| template.name.as_str()).collect();
+    names.join(", ")
 }
 
 fn report(question: &AdmissionRequest, verdict: &AdmissionDecision) {
@@ -106,10 +127,7 @@ fn report(question: &AdmissionRequest, verdict: &AdmissionDecision) {
     match (&verdict.refused, &verdict.patch) {
         (Some(refused), _) => warn!(namespace, object, dry_run, why = refused.text, "refused"),
         (None, Some(_)) => {
-            let template = verdict
-                .template
-                .as_ref()
-                .map(|template| template.name.as_str());
+            let template = names(verdict);
             info!(namespace, object, dry_run, template, "changed");
         }
         (None, None) => info!(namespace, object, dry_run, "unchanged"),

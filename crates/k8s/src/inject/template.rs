@@ -9,70 +9,71 @@ use serde_json::{Value, json};
 
 use super::is_clearml_fraction;
 use crate::pod_request::{
-    CONTAINER, ContainerRef, DEVICES, FRACTION_LABEL, GPU, Refusal, Size, Steps, parse_pod_request,
+    CONTAINER, ContainerRef, DEVICES, FRACTION, FRACTION_LABEL, GPU, HAMI_CORES, HAMI_MEMORY,
+    HAMI_PERCENT, MEMORY, PodRequest, Refusal, Rules, Size, parse_pod_request,
 };
-
-/// Where a kind has its pod template, as JSON pointers; `None` for kinds without.
-fn place(kind: &str) -> Option<&'static str> {
-    match kind {
-        "Deployment"
-        | "StatefulSet"
-        | "DaemonSet"
-        | "ReplicaSet"
-        | "ReplicationController"
-        | "Job" => Some("/spec/template"),
-        "CronJob" => Some("/spec/jobTemplate/spec/template"),
-        _ => None,
-    }
-}
+use crate::workload::Workload;
 
 /// The record of values that were put into a template for its limits, as a JSON object of labels and annotations.
 const MADE: &str = "divvy.dev/made-of-limits";
 
-/// The same object with its template's fractional limits as a label; `None` where there is nothing to do.
+/// The same object with the fractional limits of its templates as labels; `None` where there is nothing to do.
+///
+/// # Errors
+/// A template asks for something that cannot be: better said now than by each of its pods.
+pub fn strip_template<'r>(
+    object: &Value,
+    rules: impl Into<Rules<'r>>,
+) -> Result<Option<Value>, Refusal> {
+    let rules = rules.into();
+    let kind = object["kind"].as_str().unwrap_or_default();
+    let Some(workload) = Workload::of_kind(kind) else {
+        return Ok(None);
+    };
+    let mut changed = object.clone();
+    for place in workload.places(object) {
+        if let Some(template) = changed.pointer_mut(&place.pointer) {
+            strip(template, rules, is_clearml_fraction)?;
+        }
+    }
+    Ok((changed != *object).then_some(changed))
+}
+
+/// The limits of a template that a claim stands for, other than whole GPUs: those of ClearML and of HAMi.
+pub(super) fn is_partial(resource: &str) -> bool {
+    is_clearml_fraction(resource) || [HAMI_MEMORY, HAMI_PERCENT].contains(&resource)
+}
+
+/// Turns these limits into a label or an annotation, which requests the same. Returns the request if there was a limit.
 ///
 /// A client that applies the object again, with other limits, does not know of the label and leaves it there, so values
 /// made from limits are made anew. Without limits the label is removed too: such an object may be any that was changed
 /// here.
 ///
 /// # Errors
-/// The template asks for something that cannot be: better said now than by each of its pods.
-pub fn strip_template(object: &Value, steps: Steps) -> Result<Option<Value>, Refusal> {
-    let kind = object["kind"].as_str().unwrap_or_default();
-    let Some(at) = place(kind) else {
-        return Ok(None);
-    };
-    let mut changed = object.clone();
-    let Some(template) = changed.pointer_mut(at) else {
-        return Ok(None);
-    };
-    let has_limits = has_fractions(template);
+/// The template asks for something that cannot be.
+pub(super) fn strip(
+    template: &mut Value,
+    rules: Rules<'_>,
+    is_limit: fn(&str) -> bool,
+) -> Result<Option<PodRequest>, Refusal> {
+    let has_limits = has_limits(template, is_limit);
+    let mut changed = template.clone();
     if has_limits {
-        unmake(template);
+        unmake(&mut changed);
     }
-    let Ok(found) = parse_pod_request(template, steps)? else {
+    let Ok(found) = parse_pod_request(&changed, rules)? else {
         return Ok(None);
     };
-    let Some(container) = template.pointer_mut(&found.container.pointer()) else {
+    let Some(container) = changed.pointer_mut(&found.container.pointer()) else {
         return Ok(None);
     };
     if !has_limits {
         return Ok(None);
     }
-    drop_fractions(container);
-    let (label, devices) = label_value(&found.gpus)?;
-    let mut make = vec![("labels", FRACTION_LABEL, label)];
-    if devices > 1 {
-        make.push(("annotations", DEVICES, devices.to_string()));
-    }
-    // Without its limit nothing says any more which container it was, unless it lists whole GPUs.
-    if found.container != ContainerRef::Container(0)
-        && container["resources"]["limits"].get(GPU).is_none()
-        && let Some(name) = container["name"].as_str()
-    {
-        make.push(("annotations", CONTAINER, name.to_owned()));
-    }
-    let metadata = super::entry(template, "metadata", json!({}));
+    drop_limits(container, is_limit);
+    let make = marks(&found, container)?;
+    let metadata = super::entry(&mut changed, "metadata", json!({}));
     let mut made = BTreeMap::new();
     for (map, key, value) in make {
         let held = &mut super::entry(metadata, map, json!({}))[key];
@@ -86,31 +87,58 @@ pub fn strip_template(object: &Value, steps: Steps) -> Result<Option<Value>, Ref
         let text = json!(made).to_string();
         super::entry(metadata, "annotations", json!({}))[MADE] = json!(text);
     }
-    Ok(Some(changed))
+    *template = changed;
+    Ok(Some(found))
 }
 
-fn has_fractions(template: &Value) -> bool {
+/// The labels and annotations that say what the limits of a container said.
+fn marks(
+    found: &PodRequest,
+    container: &Value,
+) -> Result<Vec<(&'static str, &'static str, String)>, Refusal> {
+    let (mark, devices) = mark_of(&found.gpus)?;
+    let mut make = vec![mark];
+    if devices > 1 {
+        make.push(("annotations", DEVICES, devices.to_string()));
+    }
+    // Without its limit nothing says any more which container it was, unless it lists whole GPUs.
+    if found.container != ContainerRef::Container(0)
+        && container["resources"]["limits"].get(GPU).is_none()
+        && let Some(name) = container["name"].as_str()
+    {
+        make.push(("annotations", CONTAINER, name.to_owned()));
+    }
+    Ok(make)
+}
+
+pub(super) fn has_limits(template: &Value, is_limit: fn(&str) -> bool) -> bool {
     let lists = ["containers", "initContainers"].map(|key| template["spec"][key].as_array());
     let mut containers = lists.into_iter().flatten().flatten();
     containers.any(|container| {
         ["limits", "requests"].iter().any(|key| {
             let listed = container["resources"][key].as_object();
-            listed.is_some_and(|listed| listed.keys().any(|name| is_clearml_fraction(name)))
+            listed.is_some_and(|listed| listed.keys().any(|name| is_limit(name)))
         })
     })
 }
 
-fn drop_fractions(container: &mut Value) {
+fn drop_limits(container: &mut Value, is_limit: fn(&str) -> bool) {
     for key in ["limits", "requests"] {
         let listed = container.pointer_mut(&format!("/resources/{key}"));
         if let Some(listed) = listed.and_then(Value::as_object_mut) {
-            listed.retain(|name, _| !is_clearml_fraction(name));
+            // HAMi's count of GPUs goes with its amounts: an annotation for memory beside whole GPUs is refused.
+            let by_hami = listed
+                .keys()
+                .any(|name| is_limit(name) && !is_clearml_fraction(name));
+            listed.retain(|name, _| {
+                !is_limit(name) && !(by_hami && [GPU, HAMI_CORES].contains(&name.as_str()))
+            });
         }
     }
 }
 
 /// Takes back what was made of earlier limits and has not been changed since.
-fn unmake(template: &mut Value) {
+pub(super) fn unmake(template: &mut Value) {
     let Some(metadata) = template.get_mut("metadata").and_then(Value::as_object_mut) else {
         return;
     };
@@ -129,11 +157,15 @@ fn unmake(template: &mut Value) {
     }
 }
 
-/// The label's value for these, and how many devices of it.
-fn label_value(gpus: &[Size]) -> Result<(String, usize), Refusal> {
+/// The label or annotation for these, and of how many devices it is.
+fn mark_of(gpus: &[Size]) -> Result<((&'static str, &'static str, String), usize), Refusal> {
     match gpus {
         [first, rest @ ..] if rest.iter().any(|size| size != first) => Err(Refusal::Unequal),
-        [Size::Fraction(part), ..] => Ok((part.to_string(), gpus.len())),
-        _ => Ok((gpus.len().to_string(), 1)),
+        [Size::Fraction(part), ..] if part.is_a_step() => {
+            Ok((("labels", FRACTION_LABEL, part.to_string()), gpus.len()))
+        }
+        [Size::Fraction(part), ..] => Ok((("annotations", FRACTION, part.to_string()), gpus.len())),
+        [Size::Memory(mib), ..] => Ok((("annotations", MEMORY, mib.to_string()), gpus.len())),
+        _ => Ok((("labels", FRACTION_LABEL, gpus.len().to_string()), 1)),
     }
 }

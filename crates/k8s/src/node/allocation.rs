@@ -1,18 +1,25 @@
 //! The allocation of a claim on this node: the request to the agent, and the answer to kubelet. Pure.
 //!
-//! Limits come from `status.allocation` and nowhere else: a user who may write a claim may not write its status. The
-//! author's opaque configuration of the claim is ignored, and listed for the report.
+//! Limits of memory come from the devices of `status.allocation` and nowhere else: a user who may write a claim may not
+//! write its status. The author's opaque configuration of the claim may have one parameter, the division of compute time;
+//! everything else in it is ignored, and listed for the report.
 
 use std::collections::BTreeMap;
 
 use divvy_api::v1;
 use divvy_core::units::Bytes;
+use divvy_core::{Compute, ComputeMode};
 use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClaim};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use crate::claim::DRIVER;
+use serde_json::Value;
+
+use crate::claim::{COMPUTE_PARAMETER, DRIVER};
 use crate::node::protocol::dra;
 use crate::slices::{self, DeviceAllocation, MEMORY, NoDevice};
+
+/// `strict=0.125`, with room for digits that mean nothing.
+const LONGEST_COMPUTE: usize = 32;
 
 /// The allocation of a claim on this node.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,7 +28,7 @@ pub struct Allocation {
     pub claim: v1::Claim,
     /// The devices for kubelet, without the CDI device, which the agent names.
     devices: Vec<dra::Device>,
-    /// Where it has configuration for this driver, which counts for nothing: `FromClaim`, `FromClass`.
+    /// Where it has configuration for this driver that counts for nothing: `FromClaim`, `FromClass`.
     pub ignored: Vec<String>,
 }
 
@@ -73,16 +80,21 @@ pub fn of(
     for result in &results {
         held.push(of_device(result, node, gpus)?);
     }
+    let (compute, ignored) = configuration(claim);
+    let devices = merged(held);
+    // An instance has compute units of its own, and the agent refuses a share of them.
+    let is_instance = devices.iter().any(|device| device.mig.is_some());
+    let compute = compute.filter(|_| !is_instance);
     Ok(Allocation {
         claim: v1::Claim {
             namespace: metadata.namespace.clone().unwrap_or_default(),
             name: metadata.name.clone().unwrap_or_default(),
             pods: pods(claim),
-            devices: merged(held),
-            compute: None,
+            devices,
+            compute: compute.map(|compute| compute.to_string()),
         },
         devices: results.into_iter().map(dra_device).collect(),
-        ignored: ignored(claim),
+        ignored,
     })
 }
 
@@ -195,20 +207,42 @@ fn pods(claim: &ResourceClaim) -> Vec<String> {
         .collect()
 }
 
-fn ignored(claim: &ResourceClaim) -> Vec<String> {
+/// The division of compute time that the claim's author asks for, and the sources of all other configuration.
+fn configuration(claim: &ResourceClaim) -> (Option<Compute>, Vec<String>) {
     let allocation = claim.status.as_ref().and_then(|it| it.allocation.as_ref());
     let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
     let config = devices.and_then(|devices| devices.config.as_deref());
-    let ours = config.unwrap_or_default().iter().filter(|config| {
+    let mut compute = None;
+    let mut ignored = Vec::new();
+    for config in config.unwrap_or_default() {
         let opaque = config.opaque.as_ref();
-        opaque.is_some_and(|opaque| opaque.driver == DRIVER)
-    });
-    ours.map(|config| config.source.clone()).collect()
+        let Some(opaque) = opaque.filter(|opaque| opaque.driver == DRIVER) else {
+            continue;
+        };
+        let is_claims = config.source == "FromClaim";
+        let is_for_all = config.requests.as_ref().is_none_or(Vec::is_empty);
+        let asked = compute_of(&opaque.parameters.0).filter(|_| is_claims && is_for_all);
+        match (asked, compute) {
+            (Some(asked), None) => compute = Some(asked),
+            _ => ignored.push(config.source.clone()),
+        }
+    }
+    (compute, ignored)
+}
+
+/// The parameter of `{"compute": "fair=0.5"}`; `None` for anything else, other fields beside it too. A slice without leases
+/// (`none`) would take the time of its neighbours, so a claim cannot ask for it.
+fn compute_of(parameters: &Value) -> Option<Compute> {
+    let fields = parameters.as_object().filter(|fields| fields.len() == 1)?;
+    let text = fields.get(COMPUTE_PARAMETER)?.as_str()?;
+    let text = (text.len() <= LONGEST_COMPUTE).then_some(text)?;
+    let compute: Compute = text.parse().ok()?;
+    (compute.mode != ComputeMode::None).then_some(compute)
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::slices::{Gpu, Health, Offer};
@@ -336,6 +370,54 @@ mod tests {
         let told = of(&claim, "1", "node-a", &gpus()).unwrap();
         assert_eq!(told.ignored, ["FromClaim", "FromClass"]);
         assert_eq!(told.claim, plain.claim);
+    }
+
+    #[test]
+    fn a_claim_may_ask_for_a_part_of_the_compute_time_and_for_nothing_else() {
+        let with = |config: Value| {
+            let mut claim = claim(json!([part("a", A, "1Gi")]));
+            let status = claim.status.as_mut().unwrap();
+            let devices = status.allocation.as_mut().unwrap().devices.as_mut();
+            devices.unwrap().config = serde_json::from_value(config).unwrap();
+            of(&claim, "1", "node-a", &gpus()).unwrap()
+        };
+        let of_claim = |parameters: Value| json!({ "source": "FromClaim", "opaque": { "driver": DRIVER, "parameters": parameters } });
+        for (text, read) in [
+            ("fair=0.50", "fair=0.5"),
+            ("strict=0.125", "strict=0.125"),
+            ("strict", "strict"),
+        ] {
+            let told = with(json!([of_claim(json!({ "compute": text }))]));
+            assert_eq!(told.claim.compute.as_deref(), Some(read));
+            assert_eq!(told.ignored, Vec::<String>::new());
+            assert_eq!(
+                told.claim.devices,
+                [v1::ClaimDevice::part("GPU-AAAA", 1 << 30)]
+            );
+        }
+        for parameters in [
+            json!({ "compute": "none" }),
+            json!({ "compute": "fair=1.5" }),
+            json!({ "compute": "fair=0" }),
+            json!({ "compute": "fair=0.5", "memory": "80Gi" }),
+            json!({ "compute": 0.5 }),
+            json!({ "compute": format!("fair=0.5{}", "0".repeat(64)) }),
+            json!({ "memory": "80Gi" }),
+            json!("fair=0.5"),
+        ] {
+            let told = with(json!([of_claim(parameters.clone())]));
+            assert_eq!(told.claim.compute, None, "{parameters}");
+            assert_eq!(told.ignored, ["FromClaim"], "{parameters}");
+        }
+        // The first counts, and none of a class or for a single request.
+        let mut of_class = of_claim(json!({ "compute": "fair=0.25" }));
+        of_class["source"] = json!("FromClass");
+        let mut of_one = of_claim(json!({ "compute": "fair=0.25" }));
+        of_one["requests"] = json!(["a"]);
+        let half = of_claim(json!({ "compute": "fair=0.5" }));
+        let told = with(json!([of_class, of_one, half, half]));
+        assert_eq!(told.claim.compute.as_deref(), Some("fair=0.5"));
+        assert_eq!(told.ignored, ["FromClass", "FromClaim", "FromClaim"]);
     }
 
     #[test]

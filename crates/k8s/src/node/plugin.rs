@@ -154,7 +154,7 @@ impl DraDriver {
                 uid: &asked.uid,
             };
             let note = format!(
-                "configuration for this driver ({source}) is ignored; the limits are those that the scheduler allocated"
+                "configuration for this driver ({source}) is ignored, other than one `compute` of the claim; the limits are those that the scheduler allocated"
             );
             self.events
                 .warn(about, "ConfigIgnored", "Prepare", note)

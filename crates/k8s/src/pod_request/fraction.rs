@@ -59,6 +59,11 @@ impl Fraction {
         (0 < millionths && millionths < WHOLE).then_some(Self(millionths))
     }
 
+    /// Whether it may be asked for by label on every cluster: a sixteenth, or eighths.
+    pub fn is_a_step(self) -> bool {
+        self.0.is_multiple_of(125_000) || self.0 == 62_500
+    }
+
     /// Of so many percent; `None` unless it is a part.
     pub fn percent(percent: u64) -> Option<Self> {
         let millionths = u32::try_from(percent.checked_mul(10_000)?).ok()?;
@@ -108,7 +113,7 @@ impl Portion {
             .and_then(|part| u32::try_from(part).ok());
         match part {
             Some(part) if part > WHOLE => Err(FractionError::MoreThanOne(text.to_owned())),
-            Some(part) if steps == Steps::Any || part % 125_000 == 0 || part == 62_500 => {
+            Some(part) if steps == Steps::Any || Fraction(part).is_a_step() => {
                 Ok(Self::Part(Fraction(part)))
             }
             _ => Err(FractionError::NotAStep(text.to_owned())),

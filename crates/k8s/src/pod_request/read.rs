@@ -1,15 +1,18 @@
 //! Parsing of a pod's GPU request.
 
+use divvy_core::units::Bytes;
+use divvy_core::{Compute, ComputeMode};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
 use serde_json::Value;
 
 use super::fraction::Portion;
 use super::{
-    CONTAINER, ContainerRef, DEVICES, FRACTION, FRACTION_LABEL, Fraction, GPU, HAMI_CORES,
-    HAMI_MEMORY, HAMI_PERCENT, MEMORY, MOST_GPUS, PodRequest, Refusal, Size, SkipReason, Steps,
-    text,
+    COMPUTE, CONTAINER, ContainerRef, DEVICES, FRACTION, FRACTION_LABEL, Fraction, GPU, GPU_SIZE,
+    HAMI_CORES, HAMI_MEMORY, HAMI_PERCENT, MEMORY, MOST_GPUS, PodRequest, Refusal, Rules, Size,
+    SkipReason, Steps, fixed_limit, text,
 };
 use crate::inject::{CLAIM, is_clearml_fraction};
-use crate::quantity::Quantity;
+use crate::quantity::{self, Quantity};
 
 /// Annotations and a variable that ask for bursting beyond the guarantee, which Divvy does not support.
 const BURSTS: [&str; 3] = ["gpu-fraction-limit", "gpu-memory.limit", "gpu-memory-limit"];
@@ -24,35 +27,118 @@ struct Container<'a> {
     object: &'a Value,
 }
 
-/// Parses a pod's request, or says why it is left as it is.
+/// Parses a pod's request, or says why it is left as it is. `rules` are what the cluster's admin allows.
 ///
 /// # Errors
 /// It asks for something that cannot be, or that would not be held.
-pub fn parse_pod_request(
+pub fn parse_pod_request<'r>(
     pod: &Value,
-    steps: Steps,
+    rules: impl Into<Rules<'r>>,
 ) -> Result<Result<PodRequest, SkipReason>, Refusal> {
+    let rules = rules.into();
     let containers = containers(pod);
-    if !is_marked(pod, &containers) {
+    let claimed = has_claim(pod);
+    let marked = is_marked(pod, &containers);
+    let fixed = match marked || claimed {
+        true => None,
+        false => by_image(pod, &containers)?,
+    };
+    if !claimed && !marked && fixed.is_none() {
         return Ok(Err(SkipReason::Unmarked));
     }
     let spec = &pod["spec"];
-    match spec["schedulerName"].as_str() {
-        None | Some("" | "default-scheduler") => {}
-        Some(other) => return Ok(Err(SkipReason::Scheduler(other.to_owned()))),
+    let scheduler = spec["schedulerName"].as_str();
+    if !rules.serves(scheduler) {
+        let other = scheduler.unwrap_or_default().to_owned();
+        return Ok(Err(SkipReason::Scheduler(other)));
     }
-    let claims = spec["resourceClaims"].as_array();
-    if claims.is_some_and(|claims| claims.iter().any(|claim| claim["name"] == CLAIM)) {
+    if claimed {
+        check(spec, &containers)?;
         return Ok(Err(SkipReason::Done));
     }
-    let container = requesting_container(pod, &containers)?;
-    let gpus = sizes(pod, container, &containers, steps)?;
+    let mut warnings = warnings(pod, &containers);
+    let (container, gpus) = match fixed {
+        Some((container, mib)) => {
+            warnings.push(format!(
+                "the image of container `{}` has a fixed limit, so the pod requests {} of GPU memory",
+                container.name,
+                Bytes::mib(mib).human()
+            ));
+            (container, vec![Size::Memory(mib)])
+        }
+        None => {
+            let container = requesting_container(pod, &containers)?;
+            (container, sizes(pod, container, &containers, rules.steps)?)
+        }
+    };
     check(spec, &containers)?;
+    let gpu_size = gpu_size(pod)?;
+    if gpu_size.is_some() && gpus.iter().any(|size| matches!(size, Size::Memory(_))) {
+        warnings.push(format!(
+            "{GPU_SIZE} has no effect on a request for an amount of memory"
+        ));
+    }
     Ok(Ok(PodRequest {
         container: container.place,
         gpus,
-        warnings: warnings(pod, &containers),
+        gpu_size,
+        compute: compute(pod)?,
+        warnings,
     }))
+}
+
+/// Whether a pod, or a template, has the webhook's claim, or one of its name.
+fn has_claim(pod: &Value) -> bool {
+    let claims = pod["spec"]["resourceClaims"].as_array();
+    claims.is_some_and(|claims| claims.iter().any(|claim| claim["name"] == CLAIM))
+}
+
+/// A pod that asks for a GPU only by its image, and how many MiB of it that is.
+fn by_image<'c, 'a>(
+    pod: &Value,
+    containers: &'c [Container<'a>],
+) -> Result<Option<(&'c Container<'a>, u64)>, Refusal> {
+    let claims = pod["spec"]["resourceClaims"].as_array();
+    let has_gpus = claims.is_some_and(|claims| !claims.is_empty())
+        || containers.iter().any(|one| {
+            one.resources()
+                .any(|(key, _)| key.starts_with("nvidia.com/"))
+        });
+    if has_gpus {
+        return Ok(None);
+    }
+    let mut limited = containers.iter().filter_map(|one| {
+        let image = one.object["image"].as_str()?;
+        Some((one, fixed_limit::limit(image)?))
+    });
+    match (limited.next(), limited.next()) {
+        (Some((one, _)), Some((other, _))) => Err(Refusal::TwoContainers(
+            one.name.to_owned(),
+            other.name.to_owned(),
+        )),
+        (found, _) => Ok(found),
+    }
+}
+
+fn gpu_size(pod: &Value) -> Result<Option<Bytes>, Refusal> {
+    let Some(text) = text(pod, "annotations", GPU_SIZE) else {
+        return Ok(None);
+    };
+    let size = quantity::bytes(&Amount(text.to_owned()));
+    let size = size.filter(|size| *size >= Bytes::MIB);
+    size.map(Some)
+        .ok_or_else(|| Refusal::GpuSize(text.to_owned()))
+}
+
+fn compute(pod: &Value) -> Result<Option<Compute>, Refusal> {
+    let Some(text) = text(pod, "annotations", COMPUTE) else {
+        return Ok(None);
+    };
+    let compute: Compute = text.parse().map_err(|error| Refusal::Compute { error })?;
+    match compute.mode {
+        ComputeMode::None => Err(Refusal::NoCompute),
+        ComputeMode::Fair | ComputeMode::Strict => Ok(Some(compute)),
+    }
 }
 
 fn containers(pod: &Value) -> Vec<Container<'_>> {
@@ -112,6 +198,15 @@ fn is_marked(pod: &Value, containers: &[Container<'_>]) -> bool {
             .iter()
             .any(|key| text(pod, "annotations", key).is_some())
         || containers.iter().any(Container::asks_for_a_part)
+}
+
+/// Whether something other than a claim says which container of a pod gets the GPU.
+pub(crate) fn names_container(pod: &Value) -> bool {
+    let containers = containers(pod);
+    let mut listing = containers.iter();
+    text(pod, "annotations", CONTAINER).is_some()
+        || listing.any(|one| one.asks_for_a_part() || one.resource(GPU).is_some())
+        || !is_marked(pod, &containers)
 }
 
 /// The container that lists GPUs, else the one that is named, else the first.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{GATE, LABEL, LEAST, RESOURCE, units};
 use crate::inject::{drop_ours, entry, push};
-use crate::pod_request::{GPU, Refusal, Size, SkipReason, Steps, parse_pod_request};
+use crate::pod_request::{GPU, Refusal, Rules, Size, SkipReason, parse_pod_request};
 
 /// The result of the mutation.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,16 +46,16 @@ pub enum GateError {
 ///
 /// # Errors
 /// It asks for something that cannot be, that would not be held, or that no GPU could ever serve.
-pub fn gate(
+pub fn gate<'r>(
     pod: &Value,
     sizes: &BTreeSet<Bytes>,
-    steps: Steps,
+    rules: impl Into<Rules<'r>>,
 ) -> Result<Result<Gated, SkipReason>, GateError> {
     let gates = pod["spec"]["schedulingGates"].as_array();
     if gates.is_some_and(|gates| gates.iter().any(|gate| gate["name"] == GATE)) {
         return Ok(Err(SkipReason::Done));
     }
-    let ask = match parse_pod_request(pod, steps)? {
+    let ask = match parse_pod_request(pod, rules)? {
         Ok(ask) => ask,
         Err(untouched) => return Ok(Err(untouched)),
     };
@@ -132,6 +132,7 @@ fn rounded(gpus: &[Size], count: usize) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pod_request::Steps;
 
     fn pod(labels: &Value, annotations: &Value, limits: &Value) -> Value {
         json!({

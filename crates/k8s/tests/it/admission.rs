@@ -60,7 +60,7 @@ fn limited(limits: &Value) -> Value {
 
 /// The memory that each request of the claim asks for, and of how many GPUs.
 fn claimed(injection: &Injection) -> Vec<(String, u64)> {
-    let requests = &injection.template.spec["spec"]["devices"]["requests"];
+    let requests = &injection.template.as_ref().unwrap().spec["spec"]["devices"]["requests"];
     let each = requests.as_array().expect("requests").iter();
     each.map(|request| {
         let one = match request.get("exactly") {
@@ -111,7 +111,7 @@ spec:
 #[test]
 fn a1_limits_and_requests_become_a_claim_and_labels_stay() {
     let injection = injected(&queue_pod());
-    let name = injection.template.name.clone();
+    let name = injection.template.as_ref().unwrap().name.clone();
     assert_eq!(
         injection.pod,
         yaml(&format!(
@@ -201,7 +201,8 @@ fn a6_several_limits_are_several_gpus() {
     let limits = json!({ "clear.ml/fraction-1": "0.5", "clear.ml/fraction-2": "500m" });
     let injection = injected(&limited(&limits));
     assert_eq!(claimed(&injection), two_of("40960Mi"));
-    let constraint = &injection.template.spec["spec"]["devices"]["constraints"][0];
+    let constraint =
+        &injection.template.as_ref().unwrap().spec["spec"]["devices"]["constraints"][0];
     assert_eq!(constraint["distinctAttribute"], "gpu.divvy.dev/uuid");
 }
 

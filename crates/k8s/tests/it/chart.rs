@@ -7,7 +7,8 @@ mod typed;
 
 use std::collections::BTreeSet;
 
-use divvy_k8s::controller::Registration;
+use divvy_k8s::controller::{Registration, webhooks};
+use divvy_k8s::workload::WORKLOADS;
 use divvy_testkit::Bounded as _;
 use serde_json::{Value, json};
 
@@ -423,18 +424,68 @@ fn no_role_is_wider_than_what_the_pieces_do() {
 
 #[test]
 fn the_api_server_asks_about_what_the_webhook_answers() {
-    let Some(chart) = chart(&[]) else { return };
-    let registration = Registration {
-        name: "divvy",
-        namespace: "divvy-system",
-        service: "divvy-webhook",
-        all_namespaces: false,
-    };
-    let told = chart.find("MutatingWebhookConfiguration", None, "divvy");
-    assert_eq!(
-        told.expect("the chart has one")["webhooks"],
-        registration.object()["webhooks"]
+    for schedulers in [&[][..], &["volcano".to_owned(), "my-own".to_owned()]] {
+        let set = format!("controller.schedulers={{{}}}", schedulers.join(","));
+        let way = [String::from("--set"), set];
+        let way: Vec<&str> = match schedulers {
+            [] => Vec::new(),
+            _ => way.iter().map(String::as_str).collect(),
+        };
+        let Some(chart) = chart(&way) else { return };
+        let registration = Registration {
+            name: "divvy",
+            namespace: "divvy-system",
+            service: "divvy-webhook",
+            all_namespaces: false,
+            schedulers,
+        };
+        let told = chart.find("MutatingWebhookConfiguration", None, "divvy");
+        assert_eq!(
+            told.expect("the chart has one")["webhooks"],
+            registration.object()["webhooks"]
+        );
+        let controller = chart.find("Deployment", Some("divvy-system"), "divvy-controller");
+        let arguments = controller.expect("the chart has one").to_string();
+        for scheduler in schedulers {
+            assert!(arguments.contains(&format!("--scheduler={scheduler}")));
+        }
+    }
+}
+
+#[test]
+fn the_charts_copy_of_the_webhooks_is_up_to_date() {
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../deploy/helm/divvy/files/webhooks.json"
     );
+    let text = serde_json::to_string_pretty(&webhooks(&[])).unwrap() + "\n";
+    if std::env::var_os("DIVVY_RECORD").is_some() {
+        std::fs::create_dir_all(std::path::Path::new(file).parent().unwrap()).unwrap();
+        std::fs::write(file, &text).unwrap();
+    }
+    assert_eq!(
+        std::fs::read_to_string(file).unwrap_or_default(),
+        text,
+        "write it anew with DIVVY_RECORD=1"
+    );
+}
+
+/// The controller watches every kind that the webhook mutates.
+#[test]
+fn the_controller_may_list_every_kind_of_workload() {
+    let Some(chart) = chart(&[]) else { return };
+    let role = chart.find("ClusterRole", None, "divvy-controller").unwrap();
+    let rules = role["rules"].as_array().unwrap();
+    let has = |rule: &Value, key: &str, word: &str| {
+        rule[key].as_array().unwrap().iter().any(|one| one == word)
+    };
+    for workload in WORKLOADS {
+        let rule = rules.iter().find(|rule| {
+            has(rule, "apiGroups", workload.group) && has(rule, "resources", workload.resource)
+        });
+        let rule = rule.unwrap_or_else(|| panic!("no rule for {}", workload.resource));
+        assert_eq!(rule["verbs"], json!(["list", "watch"]));
+    }
 }
 
 #[test]

@@ -263,7 +263,8 @@ fn the_queues_of_fractions_have_the_labels_and_limits_that_the_guide_gives_them(
     };
     let memory = pods.iter().map(|pod| {
         let injected = inject(pod, &inventory, Steps::Eighths).unwrap().unwrap();
-        let request = &injected.template.spec["spec"]["devices"]["requests"][0]["exactly"];
+        let request =
+            &injected.template.as_ref().unwrap().spec["spec"]["devices"]["requests"][0]["exactly"];
         request["capacity"]["requests"]["memory"]
             .as_str()
             .unwrap()

@@ -21,3 +21,4 @@ mod reviews;
 mod rights;
 mod views;
 mod why;
+mod workloads;

@@ -7,14 +7,16 @@
 mod standards;
 
 use divvy_core::units::Bytes;
-use divvy_k8s::claim::Inventory;
+use divvy_k8s::claim::{Inventory, Template};
 use divvy_k8s::controller::{AdmissionDecision, NoReview, Registration, answer, judge, question};
-use divvy_k8s::inject::strip_template;
-use divvy_k8s::pod_request::{SkipReason, Steps, parse_pod_request};
+use divvy_k8s::pod_request::{Rules, SkipReason, Steps, parse_pod_request};
+use divvy_k8s::workload::WORKLOADS;
 use k8s_openapi::ByteString;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use standards::{Level, violations};
+
+use crate::workloads::object;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -79,10 +81,16 @@ fn shown(review: &Value) -> String {
     if let Some(patch) = patch(&answer) {
         response["patch"] = json!(patch);
     }
-    let template = verdict
-        .template
-        .map(|template| json!({ "name": template.name, "spec": template.spec["spec"] }));
-    yaml_serde::to_string(&json!({ "response": response, "template": template })).expect("YAML")
+    let named =
+        |template: Template| json!({ "name": template.name, "spec": template.spec["spec"] });
+    let mut shown = json!({ "response": response });
+    let templates: Vec<Value> = verdict.templates.into_iter().map(named).collect();
+    match &templates[..] {
+        [] => shown["template"] = json!(null),
+        [only] => shown["template"] = only.clone(),
+        several => shown["templates"] = json!(several),
+    }
+    yaml_serde::to_string(&shown).expect("YAML")
 }
 
 #[test]
@@ -256,18 +264,27 @@ fn the_table_of_pod_security_sees_what_each_control_is_about() {
 struct Conditions(Vec<cel::Program>);
 
 impl Conditions {
-    fn of(webhook: &str) -> Self {
+    fn of(resource: &str) -> Self {
+        Self::with(resource, &[])
+    }
+
+    fn with(resource: &str, schedulers: &[String]) -> Self {
         let registration = Registration {
             name: "divvy",
             namespace: "divvy-system",
             service: "divvy-webhook",
             all_namespaces: false,
+            schedulers,
         };
         let object = registration.object();
         let webhooks = object["webhooks"].as_array().unwrap();
+        let asks_about = |rule: &Value| {
+            let mut resources = rule["resources"].as_array().unwrap().iter();
+            resources.any(|one| one == resource)
+        };
         let found = webhooks
             .iter()
-            .find(|one| one["name"] == format!("{webhook}.inject.divvy.dev"));
+            .find(|one| one["rules"].as_array().unwrap().iter().any(asks_about));
         let conditions = found.unwrap()["matchConditions"].as_array().unwrap();
         let text = |condition: &Value| condition["expression"].as_str().unwrap().to_owned();
         Self(
@@ -278,15 +295,37 @@ impl Conditions {
         )
     }
 
+    /// Whether the API server asks about an object that is created.
     fn take(&self, object: &Value) -> bool {
-        self.0.iter().all(|program| {
-            let mut context = cel::Context::default();
-            context.add_variable("object", object).unwrap();
-            match program.execute(&context) {
-                Ok(cel::Value::Bool(answer)) => answer,
-                other => panic!("{other:?} of {object}"),
-            }
-        })
+        self.are_true(object, &json!(null), "CREATE")
+    }
+
+    /// Whether it asks about an update.
+    fn take_update(&self, object: &Value, old: &Value) -> bool {
+        self.are_true(object, old, "UPDATE")
+    }
+
+    /// As the API server decides: one condition that is false counts for more than errors of others; an error alone refuses the
+    /// object.
+    fn are_true(&self, object: &Value, old: &Value, operation: &str) -> bool {
+        let answers: Vec<_> = self
+            .0
+            .iter()
+            .map(|program| {
+                let mut context = cel::Context::default();
+                context.add_variable("object", object).unwrap();
+                context.add_variable("oldObject", old).unwrap();
+                let request = json!({ "operation": operation });
+                context.add_variable("request", &request).unwrap();
+                program.execute(&context)
+            })
+            .collect();
+        let is = |answer: bool| move |one: &_| *one == Ok(cel::Value::Bool(answer));
+        if answers.iter().any(is(false)) {
+            return false;
+        }
+        assert!(answers.iter().all(is(true)), "{answers:?} of {object}");
+        true
     }
 }
 
@@ -383,29 +422,121 @@ fn pod_with(
 }
 
 #[test]
-fn the_api_server_asks_about_templates_whose_limits_it_would_refuse() {
-    for (webhook, kind) in [
-        ("templates", "Deployment"),
-        ("templates", "Job"),
-        ("cronjobs", "CronJob"),
-    ] {
-        let conditions = Conditions::of(webhook);
-        for limit in [
+fn the_api_server_asks_about_pods_with_a_claim_or_an_image_with_a_limit() {
+    let conditions = Conditions::of("pods");
+    let fixed = "docker.io/clearml/fractional-gpu:u22-cu12.3-8gb";
+    for (image, limit, claims, asked) in [
+        (fixed, "", json!(null), true),
+        (
+            "clearml/fractional-gpu:u20-cu11.7-12gb@sha256:0",
             "",
-            "nvidia.com/gpu",
-            "nvidia.com/gpumem",
-            "clear.ml/fraction-1",
+            json!([]),
+            true,
+        ),
+        (fixed, "cpu", json!(null), true),
+        (fixed, "nvidia.com/gpu", json!(null), false),
+        (fixed, "nvidia.com/mig-1g.10gb", json!(null), false),
+        (
+            fixed,
+            "",
+            json!([{ "name": "mine", "resourceClaimName": "c" }]),
+            false,
+        ),
+        ("clearml/fractional-gpu:latest", "", json!(null), false),
+        (
+            "my-clearml/fractional-gpu:u22-cu12.3-8gb",
+            "",
+            json!(null),
+            false,
+        ),
+        ("python:3", "", json!([{ "name": "mine" }]), false),
+        (
+            "python:3",
+            "",
+            json!([{ "name": "mine" }, { "name": "fraction-gpu" }]),
+            true,
+        ),
+    ] {
+        for list in ["containers", "initContainers"] {
+            let mut pod = pod_with(&json!(null), "", limit, "containers/limits", None);
+            pod["spec"][list] = match list {
+                "containers" => pod["spec"][list].clone(),
+                _ => json!([{ "name": "i" }]),
+            };
+            pod["spec"][list][0]["image"] = json!(image);
+            if !claims.is_null() {
+                pod["spec"]["resourceClaims"] = claims.clone();
+            }
+            assert_eq!(is_marked(&pod), asked, "{pod}");
+            assert_eq!(conditions.take(&pod), asked, "{pod}");
+        }
+    }
+}
+
+#[test]
+fn the_api_server_asks_about_every_workload_with_a_marked_template() {
+    for workload in WORKLOADS {
+        let conditions = Conditions::of(workload.resource);
+        let label = json!({ "clearml-injector/fraction": "0.500" });
+        for (label, annotation, limit, scheduler) in [
+            (&json!(null), "", "", None),
+            (&json!(null), "", "nvidia.com/gpu", None),
+            (&json!(null), "", "nvidia.com/gpumem", None),
+            (&json!(null), "", "clear.ml/fraction-1", None),
+            (&json!(null), "gpu-memory", "", None),
+            (&label, "", "", None),
+            (&label, "", "", Some("kai-scheduler")),
         ] {
             for place in ["containers/limits", "initContainers/limits"] {
-                let pod = pod_with(&json!(null), "", limit, place, None);
-                let mut object = json!({ "kind": kind, "spec": {} });
-                match kind {
-                    "CronJob" => object["spec"]["jobTemplate"]["spec"]["template"] = pod,
-                    _ => object["spec"]["template"] = pod,
-                }
-                let stripped = strip_template(&object, Steps::Any).expect("not refused");
-                assert_eq!(conditions.take(&object), stripped.is_some(), "{object}");
+                let pod = pod_with(label, annotation, limit, place, scheduler);
+                let object = object(workload, &pod);
+                assert_eq!(conditions.take(&object), is_marked(&pod), "{object}");
+                assert!(
+                    !conditions.take_update(&object, &object),
+                    "nothing has changed"
+                );
+                let mut other = object.clone();
+                let place = &workload.places(&object)[0];
+                other.pointer_mut(&place.pointer).unwrap()["spec"]["nodeSelector"] =
+                    json!({ "a": "b" });
+                assert_eq!(
+                    conditions.take_update(&object, &other),
+                    is_marked(&pod),
+                    "{object}"
+                );
             }
         }
+        // What an operator's object may lack is no error, in either version.
+        let full = object(
+            workload,
+            &pod_with(&label, "", "", "containers/limits", None),
+        );
+        for empty in [json!({}), json!({ "spec": {} })] {
+            assert!(!conditions.take(&empty), "{}", workload.kind);
+            assert!(conditions.take_update(&full, &empty), "{}", workload.kind);
+            assert!(!conditions.take_update(&empty, &full), "{}", workload.kind);
+        }
+    }
+}
+
+#[test]
+fn the_api_server_asks_about_pods_of_the_schedulers_that_are_served() {
+    let schedulers = ["volcano".to_owned()];
+    let rules = Rules {
+        steps: Steps::Eighths,
+        schedulers: &schedulers,
+    };
+    let conditions = Conditions::with("pods", &schedulers);
+    for (scheduler, served) in [
+        (None, true),
+        (Some("default-scheduler"), true),
+        (Some("volcano"), true),
+        (Some("kai-scheduler"), false),
+    ] {
+        let label = json!({ "clearml-injector/fraction": "0.500" });
+        let pod = pod_with(&label, "", "", "containers/limits", scheduler);
+        assert_eq!(conditions.take(&pod), served);
+        let parsed = parse_pod_request(&pod, rules).unwrap();
+        assert_eq!(parsed.is_ok(), served, "{parsed:?}");
     }
 }

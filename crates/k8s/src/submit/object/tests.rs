@@ -60,7 +60,14 @@ fn a_part_is_asked_for_by_annotation_and_the_webhook_understands_it() {
     };
     let pod = wish(amount).pod();
     let injection = inject(&pod, &inventory, Steps::Eighths).unwrap().unwrap();
-    assert!(injection.template.spec.to_string().contains("20480Mi"));
+    assert!(
+        injection
+            .template
+            .unwrap()
+            .spec
+            .to_string()
+            .contains("20480Mi")
+    );
     let typed: Pod = serde_json::from_value(injection.pod).unwrap();
     assert!(is_held(&typed));
     assert!(!is_held(&serde_json::from_value(pod).unwrap()));

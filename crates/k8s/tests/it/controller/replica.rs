@@ -71,6 +71,7 @@ impl Cluster {
             namespace: NAMESPACE,
             service: "divvy-webhook",
             all_namespaces: false,
+            schedulers: &[],
         };
         self.server.create(registration.object());
     }

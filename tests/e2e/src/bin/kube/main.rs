@@ -5,6 +5,7 @@
 //! stage.rs       the chart installed, and its pieces as processes of this machine, each with the rights of its own service account
 //! node.rs        nodes that are none: a Node object, a daemon over simulated GPUs, the driver that publishes them
 //! admission.rs   what becomes of pods
+//! workloads.rs   what becomes of Jobs, Deployments and the like, and of their updates
 //! schedule.rs    where they go
 //! rights.rs      what nobody may do; what happens while a piece is away
 //! glue.rs        tasks of a ClearML server of the cluster's owner
@@ -28,6 +29,7 @@ mod seeds;
 mod stage;
 mod teams;
 mod views;
+mod workloads;
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -183,6 +185,7 @@ fn play(report: &mut Report, stage: &Stage, task_image: Option<&str>) -> Result<
                 .any(|class| class["metadata"]["name"] == name)
         };
         Ok((named("fraction.gpu.divvy.dev")
+            && named("memory.gpu.divvy.dev")
             && named("mig-1g-10gb.gpu.divvy.dev")
             && named("mig-3g-20gb.gpu.divvy.dev"))
         .then_some(()))
@@ -190,6 +193,10 @@ fn play(report: &mut Report, stage: &Stage, task_image: Option<&str>) -> Result<
     .with_context(|| stage.controller_said())?;
     admission::all(report, stage);
     report.case("clear", "pods and claims go when they are deleted", || {
+        stage.clear().map(|()| CaseOutcome::Held(Value::Null))
+    });
+    workloads::all(report, stage);
+    report.case("clear.workloads", "what workloads left goes", || {
         stage.clear().map(|()| CaseOutcome::Held(Value::Null))
     });
     schedule::all(report, stage);

@@ -80,7 +80,7 @@ pub fn all(report: &mut Report, stage: &Stage) {
     );
     case(
         "D6",
-        "15 GiB anywhere: instances while they last, then parts",
+        "15 GiB anywhere: instances and parts while they last",
         &|| anywhere(stage),
     );
     case("D7", "nvidia.com/gpu: 1 is a GPU alone", &|| whole(stage));
