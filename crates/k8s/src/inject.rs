@@ -15,8 +15,8 @@ pub use template::strip_template;
 
 use crate::claim::{Inventory, NoTemplate, Template};
 use crate::pod_request::{
-    GPU, HAMI_CORES, HAMI_MEMORY, HAMI_PERCENT, PodRequest, Refusal, Size, SkipReason, Steps,
-    parse_pod_request,
+    ContainerRef, GPU, HAMI_CORES, HAMI_MEMORY, HAMI_PERCENT, NO_GPUS, PodRequest, Refusal, Size,
+    SkipReason, Steps, VISIBLE, parse_pod_request,
 };
 
 /// The name of the claim in a pod.
@@ -97,6 +97,7 @@ fn claim(pod: &mut Value, ask: &PodRequest, template: &str) {
             }
         }
     }
+    hide_gpus(pod, ask.container);
     let metadata = entry(pod, "metadata", json!({}));
     entry(metadata, "annotations", json!({}))[ASKED] = json!(record::record(&ask.gpus));
     let spec = &mut pod["spec"];
@@ -112,6 +113,28 @@ fn claim(pod: &mut Value, ask: &PodRequest, template: &str) {
         && !list.contains(&toleration)
     {
         list.push(toleration);
+    }
+}
+
+/// Sets the variable that selects GPUs to none in the containers without the claim. Otherwise an image or `envFrom` could
+/// set it, and NVIDIA's runtime would add those GPUs without a limit. The claim's own container gets it from the node.
+fn hide_gpus(pod: &mut Value, with_claim: ContainerRef) {
+    let count = |pod: &Value, list: &str| pod["spec"][list].as_array().map_or(0, Vec::len);
+    let all = (0..count(pod, "containers"))
+        .map(ContainerRef::Container)
+        .chain((0..count(pod, "initContainers")).map(ContainerRef::InitContainer));
+    for other in all.filter(|other| *other != with_claim) {
+        let Some(container) = pod.pointer_mut(&other.pointer()) else {
+            continue;
+        };
+        let set = container["env"].as_array().into_iter().flatten();
+        if !set.into_iter().any(|variable| variable["name"] == VISIBLE) {
+            push(
+                container,
+                "env",
+                json!({ "name": VISIBLE, "value": NO_GPUS }),
+            );
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use divvy_k8s::{
-    admin, cluster, controller, doctor, error_output, glue, node, reservation, submit,
+    admin, cluster, controller, doctor, error_output, glue, kai, node, reservation, submit,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -38,6 +38,8 @@ enum Verb {
     Doctor(doctor::Args),
     /// Runs a reservation pod, or prints the definition of GpuShare
     Carrier(reservation::Args),
+    /// Enforces on a node the GPU fractions that KAI-Scheduler places
+    Kai(kai::Args),
     /// Runs the tasks of a ClearML Server's queues as pods
     Glue(glue::Args),
 }
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
             doctor::run(&args, &error_output::client().await?).await
         }),
         Verb::Carrier(args) => error_output::people(false, async || reservation::run(&args).await),
+        Verb::Kai(args) => serve(kai::run(args)),
         Verb::Glue(args) => glue::run(&args),
     }
 }

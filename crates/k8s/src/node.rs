@@ -14,7 +14,7 @@
 pub(crate) mod agent;
 mod agent_poll;
 mod allocation;
-mod claim_lock;
+pub(crate) mod claim_lock;
 mod events;
 mod health;
 mod healthz;

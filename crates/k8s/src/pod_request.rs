@@ -10,6 +10,7 @@ use serde_json::Value;
 
 pub use fraction::{Fraction, FractionError, Steps};
 pub use read::parse_pod_request;
+pub(crate) use read::{NO_GPUS, VISIBLE};
 
 /// The label of ClearML's injector: a fraction, or a count of whole GPUs.
 pub const FRACTION_LABEL: &str = "clearml-injector/fraction";

@@ -88,7 +88,14 @@ async fn look_into(plugin: &DraDriver, held: &HeldClaim) {
         }
     };
     // Nearly all claims are well, which the cached objects show. Only the others are read again from the API server.
-    if judged(plugin.claim_at_hand(namespace, name).await).is_none() {
+    let at_hand = plugin.claim_at_hand(namespace, name).await;
+    let pods = at_hand.as_ref().ok().and_then(Option::as_ref);
+    let pods = pods.map_or_else(Vec::new, allocation::pods);
+    if judged(at_hand).is_none() {
+        // Kubelet prepares a claim for its first pod alone; by its pods the agent knows their processes.
+        if pods.iter().any(|pod| !held.pods.contains(pod)) {
+            plugin.prepare_again(held).await;
+        }
         return;
     }
     // The claim's lock orders this check with kubelet's calls for the same claim.

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use render::{Chart, chart, refusal};
 
 /// Values that between them reach every branch of the templates.
-const WAYS: [&[&str]; 8] = [
+const WAYS: [&[&str]; 9] = [
     &[],
     &["--set", "carrier.enabled=true"],
     &[
@@ -46,7 +46,11 @@ const WAYS: [&[&str]; 8] = [
         r#"controller={"affinity":{"podAntiAffinity":{}},"tolerations":[{"operator":"Exists"}],"nodeSelector":{"a":"b"},"env":[{"name":"A","value":"b"}]}"#,
     ],
     GLUE,
+    KAI,
 ];
+
+/// Two namespaces whose pods KAI places.
+pub const KAI: &[&str] = &["--set", "kai.enabled=true,kai.namespaces={team-a,team-b}"];
 
 /// A glue with the shape of the seeds' values.
 const GLUE: &[&str] = &[
@@ -92,10 +96,20 @@ fn every_way_of_the_chart_makes_its_objects() {
         "RoleBinding divvy-glue",
         "ServiceAccount divvy-glue",
     ];
+    // The names of roles and templates are the same in each namespace.
+    let kai = [
+        "DeviceClass kai.divvy.dev",
+        "MutatingAdmissionPolicy divvy-kai",
+        "MutatingAdmissionPolicyBinding divvy-kai",
+        "ResourceClaimTemplate divvy-kai",
+        "Role divvy-kai",
+        "RoleBinding divvy-kai",
+    ];
     for (way, more) in [
         (WAYS[0], &[][..]),
         (WAYS[1], &carrier[..]),
         (GLUE, &glue[..]),
+        (KAI, &kai[..]),
     ] {
         let Some(chart) = chart(way) else { return };
         let made: BTreeSet<String> = chart.objects.iter().map(render::called).collect();
@@ -252,11 +266,9 @@ fn references(chart: &Chart) -> Vec<(String, String, Option<String>, String)> {
             let service = &webhook["clientConfig"]["service"];
             name("Service", text(&service["namespace"]), &service["name"]);
         }
-        name(
-            "ValidatingAdmissionPolicy",
-            None,
-            &object["spec"]["policyName"],
-        );
+        let kind = object["kind"].as_str().unwrap_or_default();
+        let policy = kind.trim_end_matches("Binding").to_owned();
+        name(&policy, None, &object["spec"]["policyName"]);
     }
     found
 }
@@ -480,6 +492,12 @@ fn values_that_mean_nothing_are_refused() {
         (&["--set", "webhook.tls.mode=certManager"], "issuerRef"),
         (&["--set", "webhook.timeoutSeconds=60"], "timeoutSeconds"),
         (&["--set", "glue.enabled=true"], "glue.namespace"),
+        (
+            &["--set", "kai.enabled=true,carrier.enabled=true"],
+            "exclude",
+        ),
+        (&["--set", "policies.hostPaths={data}"], "hostPaths"),
+        (&["--set", "policies.hostPaths={/data/}"], "hostPaths"),
         (
             &["--set", "glue.enabled=true,glue.namespace=jobs"],
             "credentialsSecret",

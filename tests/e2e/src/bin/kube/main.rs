@@ -5,6 +5,7 @@
 //! stage.rs       the chart installed, and its pieces as processes of this machine, each with the rights of its own service account
 //! node.rs        nodes that are none: a Node object, a daemon over simulated GPUs, the driver that publishes them
 //! admission.rs   what becomes of pods
+//! attacks.rs     what pods with claims may not have
 //! schedule.rs    where they go
 //! rights.rs      what nobody may do; what happens while a piece is away
 //! seeds.rs       what the guides of ClearML and Run:ai print, typed
@@ -15,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod attacks;
 mod cluster;
 mod node;
 mod report;
@@ -183,6 +185,7 @@ fn play(report: &mut Report, stage: &Stage) -> Result<()> {
     });
     schedule::all(report, stage);
     rights::all(report, stage, &pair);
+    attacks::all(report, stage);
     seeds::all(report, stage, &bare);
     report.case("unchecked.node", "what a container gets of a claim", || {
         Ok(CaseOutcome::NotChecked(
