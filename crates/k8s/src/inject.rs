@@ -17,8 +17,8 @@ pub use workload::{CLAIM_TEMPLATES, WorkloadInjection, inject_workload, recorded
 
 use crate::claim::{Inventory, NoTemplate, Template};
 use crate::pod_request::{
-    GPU, HAMI_CORES, HAMI_MEMORY, HAMI_PERCENT, PodRequest, Refusal, Rules, Size, SkipReason,
-    parse_pod_request,
+    GPU, HAMI_CORES, HAMI_MEMORY, HAMI_PERCENT, NO_GPUS, PodRequest, Refusal, Rules, Size,
+    SkipReason, VISIBLE, parse_pod_request,
 };
 
 /// The name of the claim in a pod.
@@ -110,6 +110,9 @@ fn write_claim(pod: &mut Value, ask: &PodRequest, template: &str) {
 
 /// Adds what only the pods need, not the templates that they are made of: clients that apply a template again would see
 /// changed lists of tolerations. Only for claims that the webhook has recorded.
+///
+/// In the containers without the claim the variable that selects GPUs is none. Otherwise an image or `envFrom` could set
+/// it, and NVIDIA's runtime would add those GPUs without a limit.
 fn complete(pod: &mut Value) {
     let asked = pod["metadata"]["annotations"][ASKED].as_str();
     let Some(gpus) = asked.and_then(parse_request) else {
@@ -121,14 +124,17 @@ fn complete(pod: &mut Value) {
             let claims = container["resources"]["claims"].as_array();
             let has_claim =
                 claims.is_some_and(|claims| claims.iter().any(|claim| claim["name"] == CLAIM));
-            let Some(fractions) = reported(&gpus).filter(|_| has_claim) else {
-                continue;
+            // The claim's own container gets its GPUs from the node.
+            let (name, value) = match has_claim {
+                true => (REPORTED, reported(&gpus)),
+                false => (VISIBLE, Some(NO_GPUS.to_owned())),
             };
+            let Some(value) = value else { continue };
             let variables = entry(container, "env", json!([]));
             if let Some(set) = variables.as_array_mut()
-                && !set.iter().any(|variable| variable["name"] == REPORTED)
+                && !set.iter().any(|variable| variable["name"] == name)
             {
-                set.push(json!({ "name": REPORTED, "value": fractions }));
+                set.push(json!({ "name": name, "value": value }));
             }
         }
     }

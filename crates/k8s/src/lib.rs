@@ -20,6 +20,7 @@ pub mod doctor;
 pub mod error_output;
 pub mod glue;
 pub mod inject;
+pub mod kai;
 pub mod kueue;
 pub(crate) mod metrics;
 pub mod node;

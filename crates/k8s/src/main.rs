@@ -8,8 +8,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use divvy_k8s::{
-    admin, cluster, controller, doctor, error_output, glue, node, project, reservation, submit,
-    uninstall, views, why,
+    admin, cluster, controller, doctor, error_output, glue, kai, node, project, reservation,
+    submit, uninstall, views, why,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -53,6 +53,8 @@ enum Verb {
     Top(views::TopArgs),
     /// Runs a reservation pod, or prints the definition of GpuShare
     Carrier(reservation::Args),
+    /// Enforces on a node the GPU fractions that KAI-Scheduler places
+    Kai(kai::Args),
     /// Runs the tasks of a ClearML Server's queues as pods
     Glue(glue::Args),
     /// Removes what `helm uninstall` would leave; the chart's hooks run it
@@ -106,6 +108,7 @@ fn main() -> ExitCode {
             views::top(&args, &error_output::client().await?).await
         }),
         Verb::Carrier(args) => error_output::people(false, async || reservation::run(&args).await),
+        Verb::Kai(args) => serve(kai::run(args)),
         Verb::Glue(args) => glue::run(&args),
         Verb::Uninstall(args) => error_output::people(false, async || uninstall::run(&args).await),
     }

@@ -19,7 +19,7 @@ pub(crate) mod agent;
 mod agent_poll;
 mod allocation;
 pub(crate) mod calls;
-mod claim_lock;
+pub(crate) mod claim_lock;
 mod events;
 mod health;
 mod healthz;

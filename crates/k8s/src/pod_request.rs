@@ -15,6 +15,7 @@ pub(crate) use fixed_limit::IMAGES;
 pub use fraction::{Fraction, FractionError, Steps};
 pub(crate) use read::names_container;
 pub use read::parse_pod_request;
+pub(crate) use read::{NO_GPUS, VISIBLE};
 
 /// The label of ClearML's injector: a fraction, or a count of whole GPUs.
 pub const FRACTION_LABEL: &str = "clearml-injector/fraction";

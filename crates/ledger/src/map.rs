@@ -236,7 +236,7 @@ pub(crate) fn open_as(
         });
     }
     // Root may let all users write a slice's ledger: its mount decides which processes see the file.
-    let is_common = kind.magic == SLOTS.magic && status.uid() == 0;
+    let is_common = kind.magic == SLOTS.magic && is_root(status.uid());
     if status.mode() & 0o022 != 0 && !is_common {
         return Err(OpenError::WritableByOthers {
             path: path.into(),
@@ -296,7 +296,26 @@ pub(crate) fn user() -> u32 {
 /// Whether a user's limits may come from a file of this owner: root's, or the user's own. Root accepts any owner, so
 /// that a job's `sudo` stays in its slice.
 fn may_own(owner: u32, user: u32) -> bool {
-    user == 0 || owner == 0 || owner == user
+    user == 0 || owner == user || is_root(owner)
+}
+
+/// Whether a file of this owner is root's. In a user namespace that has no number for the machine's root, as in pods
+/// with `hostUsers: false`, the kernel shows the overflow number instead (user_namespaces(7), "Unmapped user and group
+/// IDs").
+fn is_root(owner: u32) -> bool {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    owner == 0
+        || is_unmapped_root(
+            owner,
+            &read("/proc/sys/kernel/overflowuid"),
+            &read("/proc/self/uid_map"),
+        )
+}
+
+/// The same by the overflow number, and by the map of this process's user namespace: lines of `inside outside count`.
+fn is_unmapped_root(owner: u32, overflow: &str, map: &str) -> bool {
+    let is_initial = map.split_ascii_whitespace().eq(["0", "0", "4294967295"]);
+    overflow.trim().parse() == Ok(owner) && !map.trim().is_empty() && !is_initial
 }
 
 /// The eight bytes at `offset`; zero where the bytes end.
@@ -407,6 +426,17 @@ mod tests {
     fn limits_come_from_root_or_from_oneself() {
         assert!(may_own(0, 1000) && may_own(1000, 1000) && may_own(1000, 0));
         assert!(!may_own(1001, 1000));
+    }
+
+    #[test]
+    fn root_has_the_overflow_number_in_a_user_namespace_alone() {
+        let pod = "         0 2147483648      65536\n";
+        assert!(is_unmapped_root(65534, "65534\n", pod));
+        assert!(!is_unmapped_root(1000, "65534\n", pod));
+        let initial = "         0          0 4294967295\n";
+        assert!(!is_unmapped_root(65534, "65534\n", initial));
+        assert!(!is_unmapped_root(65534, "65534\n", ""), "no /proc");
+        assert!(!is_unmapped_root(65534, "", pod), "no number");
     }
 
     #[test]

@@ -5,8 +5,9 @@
 //! stay below it; once seen there, a process is the job's for as long as it lives. The same holds for every process in
 //! the PID namespace of a job's container, also one that the container engine started in it later. It also holds for a
 //! process in a job's control group or below it, also one that has killed its supervisor and left its session. Without
-//! a supervisor, as with the claims of another scheduler, the slice mounted for the process decides. A slot in a slice
-//! is the job's own statement, and counts only for a process that has that slice mapped, which requires joining it.
+//! a supervisor, as with the claims of another scheduler, the slice mounted for the process decides. If the process has
+//! left its container's mounts, the control group of its pod decides. A slot in a slice is the job's own statement, and
+//! counts only for a process that has that slice mapped, which requires joining it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -200,7 +201,16 @@ impl Attribution {
             let places = roster.has_mounted().then(|| mounts::mount_sources(process));
             roster.job_of_mount(&places?)
         };
-        by_blood.or_else(by_group).or_else(by_mount).or_else(|| {
+        // A process that has left its container's mounts behind, with a user namespace or the right to mount.
+        let by_pod = || {
+            let groups = roster
+                .has_pods()
+                .then(|| cgroup::groups_of(process.pid))??;
+            let is_it = Process::with_pid(process.pid) == Some(process);
+            roster.job_of_pod(&groups).filter(|_| is_it)
+        };
+        let known = by_blood.or_else(by_group).or_else(by_mount).or_else(by_pod);
+        known.or_else(|| {
             let namespace = evidence::pid_namespace(process.pid)?;
             // An ended process has left its pid to any other.
             line.first()

@@ -278,6 +278,7 @@ impl HeldSlice {
             roots,
             mount: None,
             cgroup: None,
+            pods: Vec::new(),
         }
     }
 

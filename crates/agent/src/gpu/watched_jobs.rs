@@ -22,6 +22,8 @@ pub struct WatchedJob {
     pub mount: Option<MountSource>,
     /// Its control group, once its supervisor has said which.
     pub cgroup: Option<PathBuf>,
+    /// The uids of the Kubernetes pods that a claim is reserved for.
+    pub pods: Vec<String>,
 }
 
 impl WatchedJob {
@@ -32,6 +34,7 @@ impl WatchedJob {
             roots: Vec::new(),
             mount: None,
             cgroup: None,
+            pods: Vec::new(),
         }
     }
 }
@@ -140,6 +143,18 @@ impl WatchedJobs {
         within.max_by_key(|(deep, _)| *deep).map(|(_, job)| job)
     }
 
+    /// Whether any job is a claim of known pods.
+    pub fn has_pods(&self) -> bool {
+        self.entries.values().any(|entry| !entry.pods.is_empty())
+    }
+
+    /// The claim of the pod with these control groups; the oldest one if the pod has several.
+    pub fn job_of_pod(&self, groups: &str) -> Option<JobId> {
+        let is_its = |entry: &WatchedJob| entry.pods.iter().any(|uid| is_in_pod(groups, uid));
+        let mut entries = self.iter();
+        entries.find(|(_, entry)| is_its(entry)).map(|(job, _)| job)
+    }
+
     /// The job that one of these places is mounted for.
     pub fn job_of_mount(&self, places: &[MountSource]) -> Option<JobId> {
         let is_its = |entry: &WatchedJob| {
@@ -168,5 +183,47 @@ impl WatchedJobs {
         entries
             .find(|(_, entry)| entry.roots.iter().any(leads))
             .map(|(job, _)| job)
+    }
+}
+
+/// Whether a process with these control groups, the text of `/proc/PID/cgroup`, is in the pod with this uid. Kubelet
+/// names a pod's group `podUID` (cgroupfs) or `kubepods-burstable-podUID.slice` with `_` for `-` (systemd), and no
+/// process of a pod can leave it (`GetPodCgroupNameSuffix` in pkg/kubelet/cm/pod_container_manager_linux.go).
+fn is_in_pod(groups: &str, uid: &str) -> bool {
+    let names = [
+        format!("pod{uid}"),
+        format!("pod{}.slice", uid.replace('-', "_")),
+    ];
+    let ends = |part: &str| part == names[0] || part.ends_with(&names[1]);
+    groups.lines().flat_map(|line| line.split('/')).any(ends)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UID: &str = "0f9a3c1e-5d0b-4a53-9a2e-2f1f6f0d7c11";
+
+    #[test]
+    fn the_pod_of_a_process_is_known_by_either_driver_of_control_groups() {
+        let burst = "kubepods-burstable-pod0f9a3c1e_5d0b_4a53_9a2e_2f1f6f0d7c11.slice";
+        for groups in [
+            format!("0::/kubepods/burstable/pod{UID}/4f1d"),
+            format!("12:memory:/node/kubepods/pod{UID}/4f1d\n1:name=systemd:/"),
+            format!(
+                "0::/kubepods.slice/kubepods-burstable.slice/{burst}/cri-containerd-4f1d.scope"
+            ),
+        ] {
+            assert!(is_in_pod(&groups, UID), "{groups}");
+            assert!(!is_in_pod(&groups, "0f9a3c1e-5d0b-4a53-9a2e-2f1f6f0d7c12"));
+        }
+        for groups in [
+            "0::/",
+            "",
+            "0::/system.slice/kubelet.service",
+            "0::/user/xpod0",
+        ] {
+            assert!(!is_in_pod(groups, UID), "{groups}");
+        }
     }
 }

@@ -123,6 +123,11 @@ pub fn cgroup_of(pid: u32) -> Option<PathBuf> {
     seen(&proc_path(pid, "cgroup"))
 }
 
+/// The groups that a process is in, of every hierarchy: the text of `/proc/PID/cgroup`.
+pub fn groups_of(pid: u32) -> Option<String> {
+    fs::read_to_string(proc_path(pid, "cgroup")).ok()
+}
+
 /// The control group of this process, or of its fork server at the first call: neither ever moves.
 fn own_cached() -> Option<PathBuf> {
     static OWN_CGROUP: OnceLock<Option<PathBuf>> = OnceLock::new();

@@ -88,7 +88,7 @@ async fn rounds(work: &LeaderContext, bell: &ChangeSignal, tasks: &mut JoinSet<(
     };
     loop {
         rung.mark_unchanged();
-        reconcile(work, \&leaders, (\&holders, \&waiting), \&mut memory).await;
+        reconcile(work, &leaders, (&holders, &waiting), &mut memory).await;
         sleep(PAUSE).await;
         // Err says that nothing has rung.
         let _ = timeout(ROUND, rung.changed()).await;
@@ -107,7 +107,7 @@ struct ReconcileState {
 async fn reconcile(
     work: &LeaderContext,
     leaders: &LeaderCache,
-    (holders, waiting): (\&Holders, \&WaitingWorkloads),
+    (holders, waiting): (&Holders, &WaitingWorkloads),
     memory: &mut ReconcileState,
 ) {
     let published = work.seen.slices.state();

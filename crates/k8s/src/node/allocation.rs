@@ -198,7 +198,7 @@ fn dra_device(result: &DeviceRequestAllocationResult) -> dra::Device {
 }
 
 /// Pods for which the claim is reserved, by uid.
-fn pods(claim: &ResourceClaim) -> Vec<String> {
+pub(super) fn pods(claim: &ResourceClaim) -> Vec<String> {
     let reserved = claim.status.as_ref();
     let reserved = reserved.and_then(|status| status.reserved_for.as_deref());
     let pods = reserved.unwrap_or_default().iter();

@@ -163,6 +163,18 @@ impl DraDriver {
         Ok(allocation.devices(&held.cdi_device))
     }
 
+    /// Prepares a held claim for the pods that it is reserved for by now.
+    pub(super) async fn prepare_again(&self, held: &v1::HeldClaim) {
+        let claim = Claim {
+            uid: held.uid.clone(),
+            namespace: held.namespace.clone(),
+            name: held.name.clone(),
+        };
+        if let Err(error) = self.prepare(&claim).await {
+            tracing::debug!("cannot prepare claim {} again: {error}", held.uid);
+        }
+    }
+
     async fn unprepare(self: &Arc<Self>, asked: &Claim) -> Result<(), PrepareError> {
         let _turn = self.claim_lock.lock(&asked.uid).await;
         incidents::last_look(self, &asked.uid).await;

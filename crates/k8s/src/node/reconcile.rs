@@ -89,10 +89,16 @@ async fn look_into(plugin: &DraDriver, held: &HeldClaim) {
     };
     // Nearly all claims are well, which the cached objects show. Only the others are read again from the API server.
     let at_hand = plugin.claim_at_hand(namespace, name).await;
-    if let Ok(Some(claim)) = &at_hand {
+    let pods = at_hand.as_ref().ok().and_then(Option::as_ref);
+    if let Some(claim) = pods {
         plugin.pods().note(uid, claim);
     }
+    let pods = pods.map_or_else(Vec::new, allocation::pods);
     if judged(at_hand).is_none() {
+        // Kubelet prepares a claim for its first pod alone; by its pods the agent knows their processes.
+        if pods.iter().any(|pod| !held.pods.contains(pod)) {
+            plugin.prepare_again(held).await;
+        }
         return;
     }
     // The claim's lock orders this check with kubelet's calls for the same claim.

@@ -18,7 +18,9 @@ use crate::quantity::{self, Quantity};
 const BURSTS: [&str; 3] = ["gpu-fraction-limit", "gpu-memory.limit", "gpu-memory-limit"];
 const BURST_VARIABLE: &str = "RUNAI_GPU_MEMORY_LIMIT";
 /// The variable that selects a container's GPUs under NVIDIA's runtime.
-const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+pub(crate) const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+/// Its value for no GPU (`void` in NVIDIA's container toolkit).
+pub(crate) const NO_GPUS: &str = "void";
 
 /// A container, and what it lists of ours.
 struct Container<'a> {
@@ -408,24 +410,26 @@ fn hami(container: &Container<'_>) -> Result<Option<Vec<Size>>, Refusal> {
 }
 
 /// Capabilities with which a container reaches its mounts or the node's memory and files: mount(2), kernel modules, /dev/mem,
-/// ptrace(2) of processes that share its PID namespace, open_by_handle_at(2). The chart's policy on pods has the same.
-const UNHELD: [&str; 6] = [
+/// open_by_handle_at(2). The chart's policy on pods has the same.
+const UNHELD: [&str; 5] = [
     "ALL",
     "SYS_ADMIN",
     "SYS_MODULE",
-    "SYS_PTRACE",
     "SYS_RAWIO",
     "DAC_READ_SEARCH",
 ];
+/// ptrace(2) of all processes that share the container's PID namespace: of other pods and of the node with `hostPID`.
+const PTRACE: &str = "SYS_PTRACE";
 
 /// The setting of a security context that would let its container unmount its mounts.
-fn lets_go(context: &Value) -> Option<String> {
+fn lets_go(context: &Value, has_host_pids: bool) -> Option<String> {
     let added = context["capabilities"]["add"].as_array();
     let mut added = added.into_iter().flatten().filter_map(Value::as_str);
     // Runtimes take both spellings, in capitals or not.
     let is_unheld = |name: &&str| {
         let name = name.to_ascii_uppercase();
-        UNHELD.contains(&name.strip_prefix("CAP_").unwrap_or(&name))
+        let name = name.strip_prefix("CAP_").unwrap_or(&name);
+        UNHELD.contains(&name) || has_host_pids && name == PTRACE
     };
     if let Some(name) = added.find(is_unheld) {
         return Some(format!("capability {name}"));
@@ -448,13 +452,18 @@ fn check(spec: &Value, containers: &[Container<'_>]) -> Result<(), Refusal> {
         if container.object["securityContext"]["privileged"] == true {
             return Err(Refusal::Privileged(container.name.to_owned()));
         }
-        if let Some(what) = lets_go(&container.object["securityContext"]) {
+        if let Some(what) = lets_go(
+            &container.object["securityContext"],
+            spec["hostPID"] == true,
+        ) {
             return Err(Refusal::Unheld {
                 container: container.name.to_owned(),
                 what,
             });
         }
-        if variables(container).any(|name| name == VISIBLE) {
+        let set = container.object["env"].as_array().into_iter().flatten();
+        let mut set = set.filter(|variable| variable["name"] == VISIBLE);
+        if set.any(|variable| variable["value"] != NO_GPUS) {
             return Err(Refusal::Visible {
                 container: container.name.to_owned(),
                 variable: VISIBLE,

@@ -49,6 +49,7 @@ const WAYS: &[&[&str]] = &[
     GLUE,
     TEAMS,
     METRICS,
+    KAI,
 ];
 
 /// Everything about metrics.
@@ -58,6 +59,9 @@ const METRICS: &[&str] = &[
     "--set",
     "metrics.dashboard.enabled=true,metrics.networkPolicy.enabled=true",
 ];
+
+/// Two namespaces whose pods KAI places.
+pub const KAI: &[&str] = &["--set", "kai.enabled=true,kai.namespaces={team-a,team-b}"];
 
 /// A glue with the shape of the seeds' values.
 const GLUE: &[&str] = &[
@@ -115,11 +119,21 @@ fn every_way_of_the_chart_makes_its_objects() {
         "NetworkPolicy divvy-node-metrics",
         "PodMonitor divvy",
     ];
+    // The names of roles and templates are the same in each namespace.
+    let kai = [
+        "DeviceClass kai.divvy.dev",
+        "MutatingAdmissionPolicy divvy-kai",
+        "MutatingAdmissionPolicyBinding divvy-kai",
+        "ResourceClaimTemplate divvy-kai",
+        "Role divvy-kai",
+        "RoleBinding divvy-kai",
+    ];
     for (way, more) in [
         (WAYS[0], &[][..]),
         (WAYS[1], &carrier[..]),
         (GLUE, &glue[..]),
         (METRICS, &metrics[..]),
+        (KAI, &kai[..]),
     ] {
         let Some(chart) = chart(way) else { return };
         let made: BTreeSet<String> = chart.objects.iter().map(render::called).collect();
@@ -276,11 +290,9 @@ fn references(chart: &Chart) -> Vec<(String, String, Option<String>, String)> {
             let service = &webhook["clientConfig"]["service"];
             name("Service", text(&service["namespace"]), &service["name"]);
         }
-        name(
-            "ValidatingAdmissionPolicy",
-            None,
-            &object["spec"]["policyName"],
-        );
+        let kind = object["kind"].as_str().unwrap_or_default();
+        let policy = kind.trim_end_matches("Binding").to_owned();
+        name(&policy, None, &object["spec"]["policyName"]);
     }
     found
 }
@@ -554,6 +566,12 @@ fn values_that_mean_nothing_are_refused() {
         (&["--set", "webhook.tls.mode=certManager"], "issuerRef"),
         (&["--set", "webhook.timeoutSeconds=60"], "timeoutSeconds"),
         (&["--set", "glue.enabled=true"], "glue.namespace"),
+        (
+            &["--set", "kai.enabled=true,carrier.enabled=true"],
+            "exclude",
+        ),
+        (&["--set", "policies.hostPaths={data}"], "hostPaths"),
+        (&["--set", "policies.hostPaths={/data/}"], "hostPaths"),
         (
             &["--set", "glue.enabled=true,glue.namespace=jobs"],
             "credentialsSecret",

@@ -5,6 +5,7 @@
 mod admission;
 mod allocator;
 mod apiserver;
+mod attacks;
 mod carrier;
 mod chart;
 mod cluster;

@@ -107,6 +107,10 @@ pub(in crate::controller) fn register_claim(jobs: &Jobs, io: &Io, id: JobId) {
         id,
         WatchedJob {
             mount: MountSource::of(&files.folder),
+            pods: active
+                .job
+                .claim()
+                .map_or_else(Vec::new, |claim| claim.pods.clone()),
             ..entry
         },
     );

@@ -79,6 +79,7 @@ fn entry(folder: &tempfile::TempDir, name: &str, roots: Vec<Process>) -> Watched
         roots,
         mount: None,
         cgroup: None,
+        pods: Vec::new(),
     }
 }
 
@@ -134,7 +135,7 @@ fn an_unmanaged_process_is_attributed_once_its_root_is_known() {
 }
 
 #[test]
-fn a_process_that_unmounts_what_its_claim_has_mounted_is_unmanaged() {
+fn a_process_that_unmounts_what_the_claim_of_an_unknown_pod_has_mounted_is_unmanaged() {
     let folder = tempfile::tempdir().unwrap();
     let [own, point] = ["own", "point"].map(|name| folder.path().join(name));
     std::fs::create_dir(&own).unwrap();
@@ -168,6 +169,46 @@ fn a_process_that_unmounts_what_its_claim_has_mounted_is_unmanaged() {
     }
     drop(stdin);
     child.wait().unwrap();
+}
+
+/// A control group of this name, in the first hierarchy of the machine that takes one.
+fn group(name: &str) -> Option<std::path::PathBuf> {
+    let own = cgroup::own();
+    let older =
+        ["freezer", "pids", "systemd"].map(|one| std::path::Path::new("/sys/fs/cgroup").join(one));
+    let mut parents = own.into_iter().chain(older);
+    parents.find_map(|parent| {
+        let group = parent.join(name);
+        std::fs::create_dir(&group).ok()?;
+        group.join("cgroup.procs").exists().then_some(group)
+    })
+}
+
+#[test]
+fn a_process_without_its_claims_mounts_is_known_by_the_group_of_its_pod() {
+    let uid = format!("0f9a3c1e-5d0b-4a53-9a2e-{:012x}", std::process::id());
+    let Some(group) = group(&format!("pod{uid}")) else {
+        eprintln!("SKIPPED: no control groups here");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let tree = Tree::of(&CHILD.repeat(2), 2);
+    std::fs::write(group.join("cgroup.procs"), tree.pids[0].to_string()).unwrap();
+    let mut roster = WatchedJobs::default();
+    let mut claim = entry(&folder, "3", Vec::new());
+    claim.mount = mounts::MountSource::of(folder.path());
+    roster.register(JobId(3), claim.clone());
+    let mut kin = Attribution::default();
+    let hidden = tree.pids[0];
+    assert_eq!(kinship(kin.lookup(hidden, NOW, &roster)), Ownership::None);
+    claim.pods = vec![uid];
+    roster.register(JobId(3), claim);
+    let ours = Ownership::Descendant(JobId(3));
+    assert_eq!(kinship(kin.lookup(hidden, NOW, &roster)), ours);
+    let other = tree.pids[1];
+    assert_eq!(kinship(kin.lookup(other, NOW, &roster)), Ownership::None);
+    drop(tree);
+    Cgroup::at(group).remove();
 }
 
 #[test]

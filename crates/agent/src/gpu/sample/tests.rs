@@ -51,6 +51,7 @@ impl Scene {
             roots: Vec::new(),
             mount: None,
             cgroup: None,
+            pods: Vec::new(),
         };
         roster.register(JOB, entry);
         let mut unmanaged = Command::new("cat")

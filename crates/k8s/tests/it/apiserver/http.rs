@@ -200,6 +200,8 @@ fn group_of(shared: &Arc<Shared>, group: &str) -> Result<Response, Fail> {
         "apiVersion": "v1", "kind": "APIGroup", "name": group, "versions": all, "preferredVersion": named(preferred),
     });
     Ok(json_response(200, &body))
+}
+
 /// The refusal of a call that the caller has no right to.
 fn denied(shared: &Arc<Shared>, method: &Method, at: &Target) -> Option<Fail> {
     let verb = match (method, &at.name) {

@@ -1,7 +1,8 @@
 //! Objects as the API's types have them.
 
 use k8s_openapi::api::admissionregistration::v1::{
-    MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+    MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding, MutatingWebhookConfiguration,
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -9,18 +10,22 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service, ServiceA
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaimTemplate};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// Kinds of the chart that lie in no namespace.
-pub const CLUSTER_WIDE: [&str; 10] = [
+pub const CLUSTER_WIDE: &[&str] = &[
     "ClusterQueue",
     "ClusterRole",
     "ClusterRoleBinding",
     "Cohort",
     "CustomResourceDefinition",
+    "DeviceClass",
+    "MutatingAdmissionPolicy",
+    "MutatingAdmissionPolicyBinding",
     "MutatingWebhookConfiguration",
     "Namespace",
     "ResourceFlavor",
@@ -53,6 +58,14 @@ pub fn check(object: &Value) -> Result<(), String> {
         }
         ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration") => {
             whole::<MutatingWebhookConfiguration>(object)
+        }
+        ("resource.k8s.io/v1", "DeviceClass") => whole::<DeviceClass>(object),
+        ("resource.k8s.io/v1", "ResourceClaimTemplate") => whole::<ResourceClaimTemplate>(object),
+        ("admissionregistration.k8s.io/v1", "MutatingAdmissionPolicy") => {
+            whole::<MutatingAdmissionPolicy>(object)
+        }
+        ("admissionregistration.k8s.io/v1", "MutatingAdmissionPolicyBinding") => {
+            whole::<MutatingAdmissionPolicyBinding>(object)
         }
         ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy") => {
             whole::<ValidatingAdmissionPolicy>(object)

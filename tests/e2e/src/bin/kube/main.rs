@@ -6,6 +6,7 @@
 //! node.rs        nodes that are none: a Node object, a daemon over simulated GPUs, the driver that publishes them
 //! admission.rs   what becomes of pods
 //! workloads.rs   what becomes of Jobs, Deployments and the like, and of their updates
+//! attacks.rs     what pods with claims may not have
 //! schedule.rs    where they go
 //! rights.rs      what nobody may do; what happens while a piece is away
 //! glue.rs        tasks of a ClearML server of the cluster's owner
@@ -19,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod attacks;
 mod cluster;
 mod glue;
 mod node;
@@ -202,6 +204,7 @@ fn play(report: &mut Report, stage: &Stage, task_image: Option<&str>) -> Result<
     schedule::all(report, stage);
     views::all(report, stage);
     rights::all(report, stage, &pair);
+    attacks::all(report, stage);
     seeds::all(report, stage, &bare);
     glue::all(report, stage, task_image);
     report.case("unchecked.node", "what a container gets of a claim", || {

@@ -1,0 +1,250 @@
+//! The chart's policy on pods with claims, evaluated on each setting with which a pod could try to pass its limit.
+//!
+//! `attacks/cases.yaml` has the settings and the texts of their refusal; `kube` puts the same cases to a real API server.
+
+#![allow(clippy::unwrap_used)]
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::chart::KAI;
+use crate::chart::render::{self, Chart};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    case: String,
+    #[serde(default)]
+    container: Value,
+    #[serde(default)]
+    spec: Value,
+    #[serde(default)]
+    metadata: Value,
+    /// A container that joins the pod later.
+    ephemeral: Option<Value>,
+    /// Part of the text of its refusal.
+    refused: Option<String>,
+}
+
+fn cases() -> Vec<Case> {
+    yaml_serde::from_str(include_str!("attacks/cases.yaml")).expect("the cases are YAML")
+}
+
+/// The pod of a case, with a claim that its author wrote.
+fn pod(case: &Case) -> Value {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "attack" },
+        "spec": {
+            "containers": [{ "name": "c", "image": "x" }],
+            "resourceClaims": [{ "name": "gpu", "resourceClaimName": "gpu" }],
+        },
+    });
+    json_patch::merge(&mut pod["metadata"], &or_empty(&case.metadata));
+    json_patch::merge(&mut pod["spec"], &or_empty(&case.spec));
+    let container = &mut pod["spec"]["containers"][0];
+    json_patch::merge(container, &or_empty(&case.container));
+    container["resources"] = json!({ "claims": [{ "name": "gpu" }] });
+    if let Some(ephemeral) = &case.ephemeral {
+        let mut joining = json!({ "name": "e", "image": "x" });
+        json_patch::merge(&mut joining, ephemeral);
+        pod["spec"]["ephemeralContainers"] = json!([joining]);
+    }
+    pod
+}
+
+fn or_empty(patch: &Value) -> Value {
+    match patch.is_null() {
+        true => json!({}),
+        false => patch.clone(),
+    }
+}
+
+/// A policy of the chart, as the API server evaluates it.
+struct Policy<'a>(&'a Value);
+
+impl Policy<'_> {
+    /// Whether it looks at a request, and the messages of the validations that fail.
+    fn refusals(&self, pod: &Value, request: &Value) -> Option<Vec<String>> {
+        let mut context = cel::Context::default();
+        context.add_variable("object", pod).unwrap();
+        context.add_variable("request", request).unwrap();
+        let list = |key: &str| self.0[key].as_array().expect("a list");
+        let holds = |expression: &Value, context: &cel::Context<'_, '_>| {
+            let text = expression.as_str().unwrap();
+            match evaluate(text, context) {
+                cel::Value::Bool(holds) => holds,
+                other => panic!("{text}: {other:?}"),
+            }
+        };
+        let mut conditions = list("matchConditions").iter();
+        if !conditions.all(|condition| holds(&condition["expression"], &context)) {
+            return None;
+        }
+        let mut variables = serde_json::Map::new();
+        for variable in list("variables") {
+            context.add_variable("variables", &variables).unwrap();
+            let value = evaluate(variable["expression"].as_str().unwrap(), &context);
+            let name = variable["name"].as_str().unwrap().to_owned();
+            variables.insert(name, value.json().expect("a variable is JSON"));
+        }
+        context.add_variable("variables", &variables).unwrap();
+        let failed = list("validations").iter();
+        let failed = failed.filter(|one| !holds(&one["expression"], &context));
+        Some(
+            failed
+                .map(|one| one["message"].as_str().unwrap().to_owned())
+                .collect(),
+        )
+    }
+}
+
+fn evaluate(expression: &str, context: &cel::Context<'_, '_>) -> cel::Value {
+    // Of the API server's language, it also has the optional fields.
+    let program = cel::Env::stdlib().compile(expression);
+    let program = program.unwrap_or_else(|error| panic!("{expression}: {error}"));
+    let result = program.execute(context);
+    result.unwrap_or_else(|error| panic!("{expression}: {error}"))
+}
+
+fn policy(chart: &Chart) -> Policy<'_> {
+    let found = chart.find("ValidatingAdmissionPolicy", None, "divvy-pods");
+    Policy(&found.expect("the chart has one")["spec"])
+}
+
+fn request(case: &Case) -> Value {
+    match case.ephemeral {
+        Some(_) => json!({ "operation": "UPDATE", "subResource": "ephemeralcontainers" }),
+        None => json!({ "operation": "CREATE", "subResource": "" }),
+    }
+}
+
+#[test]
+fn each_setting_past_the_limit_is_refused_by_one_text_and_the_others_are_admitted() {
+    let Some(chart) = render::chart(&[]) else {
+        return;
+    };
+    let policy = policy(&chart);
+    for case in cases() {
+        let said = policy.refusals(&pod(&case), &request(&case));
+        let said = said.unwrap_or_else(|| panic!("{}: the policy does not look", case.case));
+        match &case.refused {
+            None => assert_eq!(said, Vec::<String>::new(), "{}", case.case),
+            Some(text) => {
+                let [only] = &said[..] else {
+                    panic!("{}: {said:?}", case.case);
+                };
+                assert!(only.contains(text), "{}: {only}", case.case);
+            }
+        }
+    }
+}
+
+#[test]
+fn pods_without_claims_and_changes_of_older_pods_are_not_looked_at() {
+    let Some(chart) = render::chart(&[]) else {
+        return;
+    };
+    let policy = policy(&chart);
+    for case in cases().iter().filter(|case| case.refused.is_some()) {
+        let mut pod = pod(case);
+        let changed = json!({ "operation": "UPDATE", "subResource": "" });
+        assert_eq!(policy.refusals(&pod, &changed), None, "{}", case.case);
+        pod["spec"]["resourceClaims"] = json!([]);
+        assert_eq!(policy.refusals(&pod, &request(case)), None, "{}", case.case);
+        let spec = pod["spec"].as_object_mut().unwrap();
+        spec.remove("resourceClaims");
+        assert_eq!(policy.refusals(&pod, &request(case)), None, "{}", case.case);
+    }
+}
+
+#[test]
+fn a_host_path_that_the_clusters_owner_lists_is_admitted_and_none_below_it() {
+    let Some(chart) = render::chart(&["--set", "policies.hostPaths={/data/sets}"]) else {
+        return;
+    };
+    let policy = policy(&chart);
+    for (path, allowed) in [
+        ("/data/sets", true),
+        ("/data/sets/", false),
+        ("/data/sets/link", false),
+        ("/data/setsx", false),
+        ("/data", false),
+        ("/dev/shm", false),
+    ] {
+        let volume = json!([{ "name": "v", "hostPath": { "path": path } }]);
+        let case = Case {
+            case: path.to_owned(),
+            spec: json!({ "volumes": volume }),
+            container: Value::Null,
+            metadata: Value::Null,
+            ephemeral: None,
+            refused: None,
+        };
+        let said = policy.refusals(&pod(&case), &request(&case)).unwrap();
+        assert_eq!(said.is_empty(), allowed, "{path}: {said:?}");
+    }
+}
+
+#[test]
+fn pods_that_kai_places_may_have_the_variable_that_kai_sets_and_no_other_pod() {
+    let Some(chart) = render::chart(KAI) else {
+        return;
+    };
+    let policy = policy(&chart);
+    let of_kai = json!({ "name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": { "configMapKeyRef": {
+        "name": "train-0a1b2c3-shared-gpu-0", "key": "NVIDIA_VISIBLE_DEVICES",
+    } } });
+    let own = json!({ "name": "NVIDIA_VISIBLE_DEVICES", "value": "all" });
+    for (scheduler, variable, admitted) in [
+        ("kai-scheduler", &of_kai, true),
+        ("kai-scheduler", &own, false),
+        ("default-scheduler", &of_kai, false),
+    ] {
+        let case = Case {
+            case: scheduler.to_owned(),
+            spec: json!({ "schedulerName": scheduler }),
+            container: json!({ "env": [variable] }),
+            metadata: Value::Null,
+            ephemeral: None,
+            refused: None,
+        };
+        let said = policy.refusals(&pod(&case), &request(&case)).unwrap();
+        assert_eq!(
+            said.is_empty(),
+            admitted,
+            "{scheduler} {variable}: {said:?}"
+        );
+    }
+}
+
+#[test]
+fn a_pod_of_kai_with_a_fraction_gets_a_claim_and_others_do_not() {
+    let Some(chart) = render::chart(KAI) else {
+        return;
+    };
+    let found = chart.find("MutatingAdmissionPolicy", None, "divvy-kai");
+    let spec = &found.expect("the chart has one")["spec"];
+    let namespaces = &spec["matchConstraints"]["namespaceSelector"]["matchExpressions"][0];
+    assert_eq!(namespaces["values"], json!(["team-a", "team-b"]));
+    let matches = |pod: &Value| {
+        let mut context = cel::Context::default();
+        context.add_variable("object", pod).unwrap();
+        let conditions = spec["matchConditions"].as_array().unwrap().iter();
+        let mut texts = conditions.map(|one| one["expression"].as_str().unwrap());
+        texts.all(|text| evaluate(text, &context) == cel::Value::Bool(true))
+    };
+    let pod = |scheduler: &str, annotation: &str, claim: &str| {
+        json!({
+            "metadata": { "annotations": { annotation: "0.5" } },
+            "spec": { "schedulerName": scheduler, "containers": [{ "name": "c" }],
+                      "resourceClaims": [{ "name": claim }] },
+        })
+    };
+    assert!(matches(&pod("kai-scheduler", "gpu-fraction", "other")));
+    assert!(matches(&pod("kai-scheduler", "gpu-memory", "other")));
+    assert!(!matches(&pod("default-scheduler", "gpu-fraction", "other")));
+    assert!(!matches(&pod("kai-scheduler", "a", "other")));
+    assert!(!matches(&pod("kai-scheduler", "gpu-fraction", "divvy-kai")));
+    let bare = json!({ "metadata": {}, "spec": { "containers": [{ "name": "c" }] } });
+    assert!(!matches(&bare));
+}
