@@ -221,7 +221,11 @@ mod tests {
         let mapping = &all["resources"]["deviceClassMappings"][0];
         assert_eq!(
             mapping["deviceClassNames"],
-            json!(["fraction.gpu.divvy.dev", "mig-1g-10gb.gpu.divvy.dev"])
+            json!([
+                "fraction.gpu.divvy.dev",
+                "memory.gpu.divvy.dev",
+                "mig-1g-10gb.gpu.divvy.dev"
+            ])
         );
         assert_eq!(
             all["resources"]["transformations"],
@@ -281,7 +285,7 @@ mod tests {
         ];
         let counted = Counted::of(&inventory(&profiles), false);
         assert_eq!(counted.classes.len(), MOST_CLASSES);
-        assert_eq!(counted.left_out.len(), 2);
+        assert_eq!(counted.left_out.len(), 3);
         assert!(
             counted
                 .left_out

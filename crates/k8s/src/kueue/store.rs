@@ -11,13 +11,15 @@ use kube::api::{
 use serde_json::Value;
 
 use super::objects::Kind;
-use super::status::Owner;
+use super::status::{self, Owner};
 use super::{GROUP, MANAGER, VERSION};
 use crate::claim::Inventory;
 use crate::{cluster, error_output, slices};
 
 /// Of a list in one call; a longer one comes in several.
 const PAGE: u32 = 500;
+/// Writes of one object while its status changes.
+const WRITES: usize = 20;
 /// The most objects of a kind that are read: more are an error, not a partial answer.
 const MOST: usize = 20_000;
 
@@ -138,6 +140,41 @@ impl Kueue {
         value(applied.map_err(|error| of_kueue(error, &what))?)
     }
 
+    /// Applies an object that was read as `before`, unless another client has changed it since. Kueue writes the status
+    /// all the time, so the version alone says too little: generation and annotations are what Divvy writes.
+    ///
+    /// # Errors
+    /// As [`Self::apply`].
+    pub async fn apply_over(
+        &self,
+        kind: Kind,
+        object: &Value,
+        before: &Value,
+    ) -> Result<Value, Error> {
+        let name = status::name(object);
+        for attempt in 1.. {
+            let now = self.get(kind, None, &name).await?.unwrap_or_default();
+            if !is_unchanged(before, &now) {
+                break;
+            }
+            match self
+                .apply(kind, object, now["metadata"]["resourceVersion"].as_str())
+                .await
+            {
+                Err(error) if error.code == ErrorCode::Conflict && attempt < WRITES => {}
+                applied => return applied,
+            }
+        }
+        Err(Error::new(
+            ErrorCode::Conflict,
+            format!(
+                "another client changed the {} {name} at the same time",
+                kind.as_str()
+            ),
+        )
+        .hint("divvy-k8s project ls, then repeat the command"))
+    }
+
     /// Creates an object, which must not exist.
     ///
     /// # Errors
@@ -153,6 +190,21 @@ impl Kueue {
         };
         let created = self.api(kind, None).create(&parameters, &object).await;
         value(created.map_err(|error| of_kueue(error, &what))?)
+    }
+
+    /// Has Kueue evict the workloads of a ClusterQueue, and admit no more.
+    ///
+    /// # Errors
+    /// The cluster refuses it.
+    pub async fn drain(&self, name: &str) -> Result<(), Error> {
+        let stop = serde_json::json!({ "spec": { "stopPolicy": "HoldAndDrain" } });
+        let queues = self.api(Kind::ClusterQueue, None);
+        let stopped = queues
+            .patch(name, &PatchParams::default(), &Patch::Merge(&stop))
+            .await;
+        stopped
+            .map(drop)
+            .map_err(|error| of_kueue(error, &format!("stop the ClusterQueue {name}")))
     }
 
     /// Deletes an object; a missing one is deleted already.
@@ -178,6 +230,27 @@ impl Kueue {
             )),
         }
     }
+}
+
+/// Whether what Divvy writes is as it was; the status may be another one.
+fn is_unchanged(before: &Value, now: &Value) -> bool {
+    let of = |field: &str| {
+        (
+            before["metadata"][field].clone(),
+            now["metadata"][field].clone(),
+        )
+    };
+    [
+        "uid",
+        "generation",
+        "annotations",
+        "labels",
+        "deletionTimestamp",
+    ]
+    .into_iter()
+    .map(of)
+    .all(|(before, now)| before == now)
+        && before["spec"] == now["spec"]
 }
 
 /// The Workloads of a namespace, or of all.

@@ -8,7 +8,7 @@ use divvy_core::units::{Bytes, gpus};
 use kube::Client;
 use serde_json::Value;
 
-use super::edit::{TRIES, forget_shared, version};
+use super::edit::{TRIES, forget_shared};
 use super::settings::{self, Change};
 use super::{NameArgs, SettingArgs, list};
 use crate::error_output::{self, Format, say};
@@ -169,10 +169,7 @@ pub async fn refresh(kueue: &Kueue, name: &str) -> Result<(), Error> {
         let sum = sum_of(kueue, name).await?;
         let wanted = department.cohort(sum);
         if wanted["spec"] != settled(&cohort) {
-            match kueue
-                .apply(Kind::Cohort, &wanted, Some(&version(&cohort)))
-                .await
-            {
+            match kueue.apply_over(Kind::Cohort, &wanted, &cohort).await {
                 Err(error) if error.code == ErrorCode::Conflict => continue,
                 applied => drop(applied?),
             }
@@ -208,10 +205,7 @@ async fn apply(
         let sum = sum_of(kueue, name).await?;
         room(&department, sum)?;
         let wanted = department.cohort(sum);
-        match kueue
-            .apply(Kind::Cohort, &wanted, Some(&version(&cohort)))
-            .await
-        {
+        match kueue.apply_over(Kind::Cohort, &wanted, &cohort).await {
             Err(error) if error.code == ErrorCode::Conflict && attempt < TRIES => {}
             applied => {
                 applied?;

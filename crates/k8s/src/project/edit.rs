@@ -43,15 +43,30 @@ pub async fn add(args: &ProjectArgs, client: &Client) -> Result<(), Error> {
         may_complete(queue, &project)?;
     }
     check(&kueue, &project).await?;
-    let version = match before {
-        Some(queue) => version(&queue),
-        None => version(
-            &kueue
+    let mut queue = match before {
+        Some(queue) => queue,
+        None => {
+            kueue
                 .create(Kind::ClusterQueue, &skeleton(&project))
-                .await?,
-        ),
+                .await?
+        }
     };
-    write(&kueue, &project, &version).await?;
+    for attempt in 1.. {
+        match write(&kueue, &project, &queue).await {
+            // Kueue adds its finalizer and defaults to a new object; another administrator adds settings.
+            Err(error) if error.code == ErrorCode::Conflict && attempt < TRIES => {
+                queue = kueue
+                    .get(Kind::ClusterQueue, None, name)
+                    .await?
+                    .ok_or_else(|| missing(name))?;
+                may_complete(&queue, &project)?;
+            }
+            written => {
+                written?;
+                break;
+            }
+        }
+    }
     warn_of_promises(&kueue, gpu_memory, published).await?;
     report(&kueue, &project, args.settings.output, "was added").await
 }
@@ -79,7 +94,7 @@ pub async fn set(args: &ProjectArgs, client: &Client) -> Result<(), Error> {
             dropped.contains(&namespace.to_owned())
         })
         .await?;
-        match write(&kueue, &project, &version(&queue)).await {
+        match write(&kueue, &project, &queue).await {
             Err(error) if error.code == ErrorCode::Conflict && attempt < TRIES => continue,
             written => written?,
         }
@@ -258,7 +273,7 @@ async fn check(kueue: &Kueue, project: &Project) -> Result<(), Error> {
 }
 
 /// Writes a project that was checked. Every step may be repeated.
-async fn write(kueue: &Kueue, project: &Project, version: &str) -> Result<(), Error> {
+async fn write(kueue: &Kueue, project: &Project, before: &Value) -> Result<(), Error> {
     for object in objects::shared() {
         let (kind, name) = kind_of(&object);
         match kueue.get(kind, None, &name).await?.as_ref().map(owner) {
@@ -267,7 +282,7 @@ async fn write(kueue: &Kueue, project: &Project, version: &str) -> Result<(), Er
         }
     }
     kueue
-        .apply(Kind::ClusterQueue, &project.cluster_queue(), Some(version))
+        .apply_over(Kind::ClusterQueue, &project.cluster_queue(), before)
         .await?;
     for local in project.local_queues() {
         kueue.apply(Kind::LocalQueue, &local, None).await?;
@@ -287,10 +302,6 @@ fn kind_of(object: &Value) -> (Kind, String) {
         _ => Kind::ResourceFlavor,
     };
     (kind, status::name(object))
-}
-
-pub fn version(object: &Value) -> String {
-    status::text(&object["metadata"]["resourceVersion"]).to_owned()
 }
 
 async fn find_namespace(client: &Client, name: &str) -> Result<Option<Namespace>, Error> {
@@ -387,13 +398,7 @@ async fn refuse_workloads(
 
 /// Has Kueue evict everything of a project.
 async fn drain(kueue: &Kueue, name: &str) -> Result<(), Error> {
-    let stop = json!({ "spec": { "stopPolicy": "HoldAndDrain" } });
-    let queues = kueue.api(Kind::ClusterQueue, None);
-    let stopped = queues
-        .patch(name, &PatchParams::default(), &Patch::Merge(&stop))
-        .await;
-    stopped
-        .map_err(|error| error_output::of_kube(error, &format!("stop the ClusterQueue {name}")))?;
+    kueue.drain(name).await?;
     let ends = Instant::now() + DRAINED;
     loop {
         let Some(queue) = kueue.get(Kind::ClusterQueue, None, name).await? else {

@@ -142,7 +142,7 @@ pub fn explain(facts: &Facts) -> Explanation {
                 _ if suspended => of_suspended(facts),
                 (None, Some(pod)) => {
                     let mut finding = of_pod(pod, facts);
-                    finding.summary = format!("its pod {} {}", pod.name_any(), finding.summary);
+                    finding.summary = format!("its pod {}: {}", pod.name_any(), finding.summary);
                     finding
                 }
                 (None, None) => {
@@ -186,7 +186,7 @@ fn of_suspended(facts: &Facts) -> Finding {
             Finding::waits(HeldBy::Kueue, "Kueue has admitted it, and its Job is about to be resumed")
         }),
         None => Finding::waits(HeldBy::Gate, "it is suspended, and has no Workload of Kueue")
-            .option("kubectl patch job NAME --type merge -p '{\"spec\":{\"suspend\":false}}' starts it, if nobody else suspends it"),
+            .option("kubectl patch job NAME --type merge -p '{\"spec\":{\"suspend\":false}}' starts it, unless another controller suspends it"),
     }
 }
 
@@ -440,7 +440,10 @@ fn unscheduled(pod: &Pod, facts: &Facts) -> Finding {
             .line("scheduler", scheduler);
     }
     match scheduler.is_empty() {
-        true => Finding::waits(HeldBy::Scheduler, "the scheduler has not looked at it yet"),
+        true => Finding::waits(
+            HeldBy::Scheduler,
+            "the scheduler has not tried to place it yet",
+        ),
         false => Finding::waits(HeldBy::Scheduler, scheduler),
     }
 }

@@ -60,6 +60,14 @@ pub fn all(report: &mut Report, stage: &Stage) {
         },
     );
     report.case(
+        "teams.share",
+        "idle GPUs go to teams by their weights, and a request beyond a limit is refused",
+        || match missing(stage)? {
+            Some(why) => Ok(CaseOutcome::NotChecked(why)),
+            None => share(stage, &teams),
+        },
+    );
+    report.case(
         "teams.leave",
         "projects go, and leave nothing of Kueue behind",
         || match missing(stage)? {
@@ -117,7 +125,7 @@ fn path(stage: &Stage, teams: &[String; 2]) -> Result<CaseOutcome> {
         for (name, own) in TEAMS.iter().zip(teams) {
             line = line
                 .split(' ')
-                .map(|word| if word == *name { own } else { word })
+                .map(|word| if word == *name { own.as_str() } else { word })
                 .collect::<Vec<_>>()
                 .join(" ");
         }
@@ -182,6 +190,83 @@ fn reclaim(stage: &Stage, teams: &[String; 2]) -> Result<CaseOutcome> {
     Ok(CaseOutcome::Held(
         json!({ "borrowed_s": borrowed, "reclaimed_s": reclaimed, "why": waits }),
     ))
+}
+
+/// Run:ai's figure: a fair share is the quota, and the idle GPUs by weight. Four idle GPUs at 3 to 1 are 3 and 1.
+fn share(stage: &Stage, teams: &[String; 2]) -> Result<CaseOutcome> {
+    let spare = format!("{}-spare", stage.release);
+    stage.namespace(&spare, &json!({}))?;
+    let shared = (|| {
+        for team in teams {
+            let answer = stage.cluster.call(
+                &["delete", "jobs", "--all", "-n", team, "--timeout=60s"],
+                "",
+            )?;
+            ensure!(answer.done, "{}", answer.stderr);
+            idle(stage, team)?;
+        }
+        for (team, weight) in teams.iter().zip(["3", "1"]) {
+            done(stage, &["project", "set", team, "--weight", weight])?;
+        }
+        done(
+            stage,
+            &[
+                "project",
+                "add",
+                &spare,
+                "--quota",
+                "4",
+                "--namespace",
+                &spare,
+            ],
+        )?;
+        for number in 0..6 {
+            job(stage, &teams[1], &format!("n{number}"), "1.000")?;
+        }
+        until("one team holds all idle GPUs", || {
+            Ok((project(stage, &teams[1])?["used"] == 6000).then_some(()))
+        })?;
+        for number in 0..6 {
+            job(stage, &teams[0], &format!("v{number}"), "1.000")?;
+        }
+        until("the teams have their fair shares", || {
+            let (first, other) = (project(stage, &teams[0])?, project(stage, &teams[1])?);
+            Ok((first["used"] == 4000 && other["used"] == 2000).then_some(()))
+        })?;
+        done(stage, &["project", "set", &teams[0], "--limit", "1"])?;
+        job(stage, &teams[0], "large", "2")?;
+        until("a job beyond the limit is refused", || {
+            Ok(why(stage, &teams[0], "large")
+                .contains("as it is")
+                .then_some(()))
+        })
+        .with_context(|| why(stage, &teams[0], "large"))?;
+        Ok(CaseOutcome::Held(json!({ "shares": [4, 2] })))
+    })();
+    for name in [&spare, &teams[0]] {
+        let _ = divvy(stage, &["project", "rm", name, "--force"]);
+    }
+    let _ = stage.cluster.delete("namespace", "", &spare);
+    // The last case removes both.
+    done(
+        stage,
+        &[
+            "project",
+            "add",
+            &teams[0],
+            "--quota",
+            "1",
+            "--namespace",
+            &teams[0],
+        ],
+    )?;
+    shared
+}
+
+fn done(stage: &Stage, words: &[&str]) -> Result<()> {
+    let (code, said) = divvy(stage, words)?;
+    ensure!(code == Some(0), "divvy-k8s {}: {said}", words.join(" "));
+    Ok(())
 }
 
 fn leave(stage: &Stage, teams: &[String; 2]) -> Result<CaseOutcome> {
