@@ -43,7 +43,10 @@ impl Leadership {
     pub async fn take(&self) -> Result<File, LockError> {
         let mut logged = false;
         loop {
-            if let Some(file) = self.attempt()? {
+            if let Some(folder) = self.0.parent() {
+                fs::create_dir_all(folder).map_err(|source| self.failed(source))?;
+            }
+            if let Some(file) = self.attempt(true)? {
                 return Ok(file);
             }
             if !logged {
@@ -54,34 +57,45 @@ impl Leadership {
         }
     }
 
-    /// Waits until another driver leads, at most for `patience`; whether one does.
+    /// Waits until another driver leads, at most for `patience`; whether one does. It creates no file: an uninstall may
+    /// have removed it.
     ///
     /// # Errors
     /// The file cannot be created or locked.
     pub async fn succeeded(&self, patience: Duration) -> Result<bool, LockError> {
         let until = Instant::now() + patience;
         while Instant::now() < until {
-            if self.attempt()?.is_none() {
-                return Ok(true);
+            match self.attempt(false) {
+                Ok(None) => return Ok(true),
+                Ok(Some(_)) => {}
+                Err(LockError { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                    return Ok(false);
+                }
+                Err(error) => return Err(error),
             }
             sleep(TRY_AGAIN).await;
         }
         Ok(false)
     }
 
-    fn attempt(&self) -> Result<Option<File>, LockError> {
-        let failed = |source| LockError {
-            path: self.0.clone(),
-            source,
-        };
-        if let Some(folder) = self.0.parent() {
-            fs::create_dir_all(folder).map_err(failed)?;
-        }
-        let file = File::create(&self.0).map_err(failed)?;
+    fn attempt(&self, create: bool) -> Result<Option<File>, LockError> {
+        let file = File::options()
+            .write(true)
+            .create(create)
+            .truncate(false)
+            .open(&self.0);
+        let file = file.map_err(|source| self.failed(source))?;
         match file.try_lock() {
             Ok(()) => Ok(Some(file)),
             Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(failed(error)),
+            Err(TryLockError::Error(error)) => Err(self.failed(error)),
+        }
+    }
+
+    fn failed(&self, source: io::Error) -> LockError {
+        LockError {
+            path: self.0.clone(),
+            source,
         }
     }
 }

@@ -35,13 +35,12 @@ pub struct Args {
 /// Removes the files; says which folders are gone.
 ///
 /// # Errors
-/// The daemon still runs, or a file cannot be removed.
+/// The daemon or the driver still runs, or a file cannot be removed.
 pub async fn run(args: &Args) -> Result<String, Error> {
-    let socket = at(&args.root, Path::new("/run/divvy/divvy.sock"));
     let until = Instant::now() + Duration::from_secs(args.seconds);
-    while UnixStream::connect(&socket).is_ok() {
+    while let Some(living) = living(&args.root, &args.kubelet_dir) {
         if Instant::now() >= until {
-            let why = "cannot remove the files of Divvy: the daemon still runs".to_owned();
+            let why = format!("cannot remove the files of Divvy: a process still serves {living}");
             return Err(Error::new(ErrorCode::Conflict, why)
                 .hint("delete the node's pod of Divvy, then repeat"));
         }
@@ -54,13 +53,29 @@ pub async fn run(args: &Args) -> Result<String, Error> {
     })
 }
 
+/// A socket of the daemon or of a driver that a process still serves. Such a process would create its files again.
+fn living(root: &Path, kubelet: &Path) -> Option<String> {
+    let folder = driver_folder(kubelet);
+    let drivers = fs::read_dir(at(root, &folder))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let drivers = drivers.map(|entry| folder.join(entry.file_name()));
+    let mut sockets = [PathBuf::from("/run/divvy/divvy.sock")]
+        .into_iter()
+        .chain(drivers);
+    let living = sockets.find(|socket| UnixStream::connect(at(root, socket)).is_ok())?;
+    Some(living.display().to_string())
+}
+
+fn driver_folder(kubelet: &Path) -> PathBuf {
+    kubelet.join("plugins").join(DRIVER)
+}
+
 /// Removes everything of Divvy below `root`; returns the paths, as the node sees them.
 fn remove(root: &Path, kubelet: &Path, keep_state: bool) -> Result<Vec<String>, Error> {
     let mut removed = Vec::new();
-    let mut folders = vec![
-        Path::new("/run/divvy").to_owned(),
-        kubelet.join("plugins").join(DRIVER),
-    ];
+    let mut folders = vec![Path::new("/run/divvy").to_owned(), driver_folder(kubelet)];
     if !keep_state {
         folders.push(Path::new("/var/lib/divvy").to_owned());
     }
@@ -68,6 +83,10 @@ fn remove(root: &Path, kubelet: &Path, keep_state: bool) -> Result<Vec<String>, 
         match fs::remove_dir_all(at(root, &folder)) {
             Ok(()) => removed.push(folder.display().to_string()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            // A mount point: it is empty now, and belongs to the node's administrator.
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                removed.push(format!("{}/*", folder.display()));
+            }
             Err(error) => return Err(failed(&folder, &error)),
         }
     }
@@ -205,7 +224,7 @@ mod tests {
         let error = run(&args).await.unwrap_err();
         assert_eq!(
             error.message,
-            "cannot remove the files of Divvy: the daemon still runs"
+            "cannot remove the files of Divvy: a process still serves /run/divvy/divvy.sock"
         );
         assert_eq!(left(root.path()), before);
     }

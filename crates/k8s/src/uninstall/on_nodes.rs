@@ -236,6 +236,8 @@ impl OnNodes<'_> {
                 // The scheduler would not place it on a node that is cordoned.
                 "nodeName": node,
                 "tolerations": [{ "operator": "Exists" }],
+                // The client finds the system's daemon by the holder of its lock (proc(5), locks).
+                "hostPID": true,
                 "restartPolicy": "Never",
                 "automountServiceAccountToken": false,
                 "terminationGracePeriodSeconds": 0,

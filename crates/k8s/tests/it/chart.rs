@@ -20,6 +20,11 @@ const WAYS: &[&[&str]] = &[
     &["--set", "carrier.enabled=true"],
     &[
         "--set",
+        "carrier.enabled=true,carrier.nodeSelector.pool=old,node.nodeSelector.gpu=yes,uninstall.force=true,uninstall.keepState=true",
+    ],
+    &["--set", "node.update=recreate,uninstall.enabled=false"],
+    &[
+        "--set",
         "node.enabled=false",
         "--set",
         "policies.pods=false",
@@ -81,19 +86,31 @@ const TEAMS: &[&str] = &[
 const OBJECTS: &[&str] = &[
     "ClusterRole divvy-controller",
     "ClusterRole divvy-node",
+    "ClusterRole divvy-uninstall-finish",
+    "ClusterRole divvy-uninstall-prepare",
     "ClusterRoleBinding divvy-controller",
     "ClusterRoleBinding divvy-node",
+    "ClusterRoleBinding divvy-uninstall-finish",
+    "ClusterRoleBinding divvy-uninstall-prepare",
     "DaemonSet divvy-node",
     "Deployment divvy-controller",
+    "Job divvy-uninstall-finish",
+    "Job divvy-uninstall-prepare",
     "Lease divvy-controller",
     "MutatingWebhookConfiguration divvy",
     "PodDisruptionBudget divvy-controller",
     "Role divvy-controller",
+    "Role divvy-uninstall-finish",
+    "Role divvy-uninstall-prepare",
     "RoleBinding divvy-controller",
+    "RoleBinding divvy-uninstall-finish",
+    "RoleBinding divvy-uninstall-prepare",
     "Secret divvy-webhook-tls",
     "Service divvy-webhook",
     "ServiceAccount divvy-controller",
     "ServiceAccount divvy-node",
+    "ServiceAccount divvy-uninstall-finish",
+    "ServiceAccount divvy-uninstall-prepare",
     "ValidatingAdmissionPolicy divvy-pods",
     "ValidatingAdmissionPolicy divvy-slices",
     "ValidatingAdmissionPolicyBinding divvy-pods",
@@ -140,6 +157,33 @@ fn every_way_of_the_chart_makes_its_objects() {
         let named = OBJECTS.iter().chain(more).map(|name| (*name).to_owned());
         assert_eq!(made, named.collect(), "{way:?}");
     }
+}
+
+/// Only the kubelet of 1.33 and newer calls the newest of several sockets of one driver.
+#[test]
+fn an_update_starts_the_new_pod_first_where_kubelet_can_have_two() {
+    let surge = |values: &[&str]| {
+        let chart = chart(values)?;
+        let mut objects = chart.objects.iter();
+        let node = objects
+            .find(|object| object["kind"] == "DaemonSet")
+            .unwrap();
+        let pod = &node["spec"]["template"]["spec"];
+        let plugin = &pod["containers"][1];
+        assert_eq!(plugin["readinessProbe"]["httpGet"]["path"], "/readyz");
+        assert!(plugin["args"].to_string().contains("--instance=$(POD_UID)"));
+        let update = &node["spec"]["updateStrategy"]["rollingUpdate"];
+        Some((update["maxSurge"].clone(), update["maxUnavailable"].clone()))
+    };
+    let Some(new) = surge(&["--kube-version", "1.33.0"]) else {
+        return;
+    };
+    let (first, after) = ((json!(1), json!(0)), (json!(0), json!("10%")));
+    assert_eq!(new, first);
+    assert_eq!(surge(&["--kube-version", "1.32.9"]).unwrap(), after);
+    assert_eq!(surge(&["--set", "node.update=recreate"]).unwrap(), after);
+    let forced = ["--kube-version", "1.32.9", "--set", "node.update=surge"];
+    assert_eq!(surge(&forced).unwrap(), first);
 }
 
 /// Kubelet runs a probe in the mount namespace of its container's first process: the agent's stays in the image.
@@ -516,28 +560,49 @@ fn the_policy_on_pods_covers_the_served_namespaces_only() {
     assert_eq!(binding.get("matchResources"), None, "{binding}");
 }
 
+/// Helm deletes objects of a hook by its policy alone: without it they would be left.
 #[test]
-fn nothing_of_the_chart_runs_at_an_uninstallation_and_the_nodes_data_stays() {
+fn only_uninstallations_have_hooks_and_all_of_their_objects_go() {
     for way in WAYS {
         let Some(chart) = chart(way) else { return };
         for object in &chart.objects {
-            let annotations = object["metadata"]["annotations"].as_object();
-            let mut names = annotations.into_iter().flat_map(serde_json::Map::keys);
-            assert!(
-                !names.any(|name| name.starts_with("helm.sh/hook")),
-                "{}",
-                render::called(object)
+            let annotations = &object["metadata"]["annotations"];
+            let Some(hook) = annotations["helm.sh/hook"].as_str() else {
+                continue;
+            };
+            let called = render::called(object);
+            let [event, verb] = match called.ends_with("-prepare") {
+                true => ["pre-delete", "prepare"],
+                false => ["post-delete", "finish"],
+            };
+            assert_eq!(hook, event, "{called}");
+            assert_eq!(
+                annotations["helm.sh/hook-delete-policy"], "before-hook-creation,hook-succeeded",
+                "{called}"
             );
-            if object["kind"] != "DaemonSet" {
+            if object["kind"] != "Job" {
                 continue;
             }
-            let pod = &object["spec"]["template"]["spec"];
-            let mut volumes = pod["volumes"].as_array().into_iter().flatten();
-            let of_node = |volume: &Value| volume["hostPath"]["path"] == "/var/lib/divvy";
-            assert!(volumes.any(of_node), "{pod}");
-            for container in pod["containers"].as_array().into_iter().flatten() {
-                assert_eq!(container.get("lifecycle"), None, "{container}");
-            }
+            let spec = &object["spec"];
+            assert!(spec["activeDeadlineSeconds"].is_u64(), "{called}");
+            assert_eq!(spec["backoffLimit"], 0, "{called}");
+            let container = &spec["template"]["spec"]["containers"][0];
+            let words = ["command", "args"].map(|key| container[key].as_array().unwrap().clone());
+            let words: Vec<String> = words
+                .concat()
+                .iter()
+                .map(|word| word.as_str().unwrap().to_owned())
+                .collect();
+            assert_eq!(words[1..3], ["uninstall", verb]);
+            // The program knows these words; without a cluster it says so.
+            let output = std::process::Command::new(env!("CARGO_BIN_EXE_divvy-k8s"))
+                .args(&words[1..])
+                .env("KUBECONFIG", "/nonexistent")
+                .env_remove("KUBERNETES_SERVICE_HOST")
+                .output_bounded()
+                .unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(7), "{words:?}: {said}");
         }
     }
 }

@@ -64,6 +64,22 @@ impl Kubelet {
         .await
     }
 
+    /// The driver of this instance, of several that serve the node, once it is registered.
+    pub async fn driver_of(&self, instance: &str) -> Driver {
+        let end = format!("-{instance}@reg.sock");
+        let info = until("the instance is found and answers", async || {
+            let found = self.found().into_iter();
+            let mut found = found.filter(|socket| socket.to_str().unwrap().ends_with(&end));
+            let socket = found.next()?;
+            timeout(Duration::from_secs(1), greet(&socket)).await.ok()?
+        })
+        .await;
+        let endpoint = unix(Path::new(&info.endpoint));
+        Driver {
+            channel: endpoint.connect_lazy(),
+        }
+    }
+
     /// The driver that registered.
     pub async fn driver(&self) -> Driver {
         let info = self.register().await;

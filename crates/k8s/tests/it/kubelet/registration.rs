@@ -143,3 +143,38 @@ async fn kubelet_is_told_of_a_gpu_that_fell_off_the_bus() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "current_thread")]
+async fn the_old_and_the_new_driver_of_an_update_serve_side_by_side() {
+    let mut node = Node::new("a100-80gb:1");
+    node.start_daemon(&[]).await;
+    let agent = node.machine.agent_socket();
+    let start = |uid: &str| node.machine.node(&["--instance", uid], &agent, &node.api);
+    let mut old = start("0000000a-0000");
+    let first = node.kubelet.driver_of("0000000a").await;
+    let claim = node.allocate("a", &[(&node.gpu(0).await, Some("20Gi"))]);
+    let devices = first.prepare(&claim).await.unwrap();
+    let new = start("0000000b-0000");
+    let second = node.kubelet.driver_of("0000000b").await;
+    assert_eq!(node.kubelet.found().len(), 2);
+    assert_eq!(second.prepare(&claim).await.unwrap(), devices);
+    assert_eq!(first.prepare(&claim).await.unwrap(), devices);
+    node.is_sound(&[&claim]).await;
+    old.terminate();
+    let ended = until("the old driver ends", async || old.end()).await;
+    assert!(ended.success());
+    let [left] = &node.kubelet.found()[..] else {
+        panic!("{:?}", node.kubelet.found());
+    };
+    assert!(left.ends_with("gpu.divvy.dev-0000000b@reg.sock"));
+    second.unprepare(&claim).await.unwrap();
+    node.is_sound(&[]).await;
+    // Killed, it leaves its sockets, which the next driver removes.
+    drop(new);
+    assert_eq!(node.kubelet.found().len(), 1);
+    let _third = start("0000000c-0000");
+    let third = node.kubelet.driver_of("0000000c").await;
+    assert_eq!(node.kubelet.found().len(), 1);
+    third.prepare(&claim).await.unwrap();
+    node.is_sound(&[&claim]).await;
+}

@@ -413,9 +413,11 @@ impl Stage {
         Ok(())
     }
 
-    /// Takes the release out of the cluster as people do, with everything that runs for it.
+    /// Takes the release out of the cluster as people do, with everything that runs for it; without the hooks, whose
+    /// pods no kubelet would run.
     pub fn uninstall(&self) -> Result<()> {
-        self.helm(&["uninstall", &self.release]).map(drop)
+        self.helm(&["uninstall", &self.release, "--no-hooks"])
+            .map(drop)
     }
 
     /// Processes end and nodes go.
