@@ -41,6 +41,8 @@ pub struct GlueController {
     started: Instant,
     tasks: BTreeMap<String, Memory>,
     reasons: Reasons,
+    /// The task of each queue whose record could not be made at the last look.
+    conflicts: BTreeMap<String, String>,
     /// The errors of the last round, so that each is logged once.
     troubles: Troubles,
 }
@@ -101,6 +103,7 @@ impl GlueController {
             started: Instant::now(),
             tasks: BTreeMap::new(),
             reasons: Reasons::default(),
+            conflicts: BTreeMap::new(),
             troubles: Troubles::new(),
         }
     }

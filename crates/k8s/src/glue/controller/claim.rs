@@ -55,12 +55,17 @@ impl GlueController {
             logged: Logged::Nothing,
         };
         if !context.objects.make_record(&record).await? {
-            tracing::warn!(
-                task = id,
-                "cannot take the task: a Secret with its name exists and is not Divvy's; its queue is blocked until you delete the Secret"
-            );
+            // Another glue of this name may have made it since the look; the next look shows that.
+            let before = self.conflicts.insert(served.id.clone(), id.to_owned());
+            if before.as_deref() == Some(id) {
+                tracing::warn!(
+                    task = id,
+                    "cannot take the task: a Secret with its name exists and is not Divvy's; its queue is blocked until you delete the Secret"
+                );
+            }
             return Ok(false);
         }
+        self.conflicts.remove(&served.id);
         let popped = match context.server.pop(&served.id, id).await {
             Ok(popped) => popped,
             // The record stays: whether it was claimed shows.
