@@ -103,11 +103,12 @@ mod tests {
         let well = probe(address).await;
         assert!(well.starts_with("HTTP/1.1 200"), "{well}");
     }
+
     #[tokio::test(flavor = "current_thread")]
     async fn a_driver_is_ready_once_kubelet_has_registered_it() {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let (register, registered) = watch::channel(false);
-        let address = listen(any, [], registered).await.unwrap();
+        let address = listen(any, [], registered, None).await.unwrap();
         let early = get(address, "/readyz").await;
         assert!(early.starts_with("HTTP/1.1 503"), "{early}");
         register.send_replace(true);
