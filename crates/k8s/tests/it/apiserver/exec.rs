@@ -84,7 +84,7 @@ fn decoded(word: &str) -> String {
     String::from_utf8(out).unwrap()
 }
 
-pub async fn answer(
+pub(super) async fn answer(
     shared: &Arc<Shared>,
     path: &str,
     words: Vec<String>,
