@@ -52,6 +52,9 @@ pub struct ClusterGpu {
     pub problem: Option<String>,
     /// Claims that hold a part.
     pub holders: Vec<Holder>,
+    /// The sum of their parts, in millionths: the sum of their memory lacks what was rounded off each.
+    #[serde(skip)]
+    pub parts: u64,
 }
 
 /// A claim that holds a part of a GPU.
@@ -232,6 +235,8 @@ pub fn gpus(found: &Allocations<'_>) -> Vec<ClusterGpu> {
             };
             let memory = consumed(result).or(device.memory).unwrap_or_default();
             gpu.allocated_bytes = gpu.allocated_bytes.map(|sum| sum.saturating_add(memory));
+            let total = gpu.memory_bytes.unwrap_or(memory);
+            gpu.parts += fraction::millionths(memory, total);
             gpu.holders.push(Holder {
                 namespace: claim.namespace().unwrap_or_default(),
                 claim: claim.name_any(),
@@ -282,8 +287,7 @@ fn add_free(
         match of.memory {
             Some(memory) => {
                 let (room, total) = (of.room(), memory.get());
-                let whole = fraction::text(total.min(of.taken), total);
-                gpu.allocated = Some(if of.taken == 0 { "0".to_owned() } else { whole });
+                gpu.allocated = Some(fraction::decimal(gpu.parts.min(1_000_000)));
                 gpu.free_bytes = Some(room);
                 gpu.free = Some(match room {
                     0 => "–".to_owned(),

@@ -11,8 +11,13 @@ const STEPS: [u64; 3] = [62_500, 10_000, 1_000];
 ///
 /// The webhook writes a fraction as memory, rounded down to 2 MiB, so the exact quotient is a little smaller.
 pub fn text(memory: u64, total: u64) -> String {
+    decimal(millionths(memory, total))
+}
+
+/// The same in millionths.
+pub fn millionths(memory: u64, total: u64) -> u64 {
     if memory >= total {
-        return "1".to_owned();
+        return 1_000_000;
     }
     let exact = u128::from(memory) * 1_000_000 / u128::from(total.max(1));
     let exact = u64::try_from(exact).unwrap_or_default();
@@ -21,7 +26,7 @@ pub fn text(memory: u64, total: u64) -> String {
         let fraction = Fraction::from_millionths(u32::try_from(millionths).ok()?)?;
         (fraction.mib_of(total) << 20 == memory).then_some(millionths)
     });
-    decimal(asked.unwrap_or(exact / 1000 * 1000))
+    asked.unwrap_or(exact / 1000 * 1000)
 }
 
 /// Millionths without zeros at the end.

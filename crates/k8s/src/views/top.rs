@@ -198,12 +198,12 @@ fn head(
 
 /// The allocated part of a GPU.
 fn millionths(gpu: &ClusterGpu) -> u64 {
-    match (gpu.mode.as_str(), gpu.allocated_bytes, gpu.memory_bytes) {
-        ("shared" | "mig", Some(allocated), Some(total)) => {
-            let part = u128::from(allocated.min(total)) * 1_000_000 / u128::from(total.max(1));
-            u64::try_from(part).unwrap_or_default()
-        }
-        _ => u64::from(gpu.allocated.as_deref() == Some("1")) * 1_000_000,
+    let total = gpu.memory_bytes.unwrap_or_default();
+    match (gpu.mode.as_str(), gpu.allocated_bytes) {
+        // Instances are parts of memory, and a node that does not answer leaves its total unknown.
+        ("mig", Some(allocated)) if total > 0 => fraction::millionths(allocated, total),
+        ("mig", _) => 0,
+        _ => gpu.parts.min(1_000_000),
     }
 }
 

@@ -147,7 +147,7 @@ fn gpus_have_fractions_as_requested_room_as_the_scheduler_sees_it_and_use_as_the
     let rows = gpus(&objects.require_slices().unwrap());
     assert_eq!(
         gpus_view::table(&rows, view(None)),
-        "NODE  GPU  MODEL           MODE            ALLOC   USED/ALLOC/USABLE  UTIL  FREE            NOTE\n\
+        "NODE  GPU  MODEL           MODE            ALLOC  USED/ALLOC/USABLE  UTIL  FREE            NOTE\n\
          a       0  A100-SXM4-80GB  shared           0.25  5.0/19.8/79.2 GiB   71%  0.75, 59.3 GiB  team/train 0.25\n\
          a       1  A100-SXM4-80GB  mig        1 instance        –/9.6/– GiB     –  up to 3g.40gb   team/small 1g.10gb@0\n\
          a       2  L4              unmanaged           –     0.0/–/22.0 GiB     –  –               not published\n\
@@ -173,10 +173,10 @@ fn pods_have_their_request_and_use_and_waiting_ones_the_reason() {
     let now = view(None).now;
     assert_eq!(
         ps::table(&pods(&objects, now), view(None)),
-        "NAMESPACE  POD    NODE  GPU          REQ      STATE       FOR     USED/LIMIT  REASON\n\
-         team       small  a     1.1g.10gb@0  1g.10gb  running  30m00s      –/9.6 GiB\n\
-         team       train  a     0            0.25     running  30m00s   3.0/19.8 GiB\n\
-         team       eval   –     –            0.75     waiting   1h00m              –  0/1 nodes are available\n"
+        "NAMESPACE  POD    NODE  GPU          REQ      STATE       FOR    USED/LIMIT  REASON\n\
+         team       small  a     1.1g.10gb@0  1g.10gb  running  30m00s     –/9.6 GiB\n\
+         team       train  a     0            0.25     running  30m00s  3.0/19.8 GiB\n\
+         team       eval   –     –            0.75     waiting   1h00m             –  0/1 nodes are available\n"
     );
     let reason = "waits for 0.750 of a GPU: no GPU has room for it";
     objects.reasons = [("eval".to_owned(), reason.to_owned())].into();

@@ -150,7 +150,7 @@ async fn fractions_are_shown_as_requested_on_the_node_and_in_every_view() {
         (&first["node"], &first["gpu"], &first["allocated"]),
         (&json!(NODE), &json!(0), &json!("0.875"))
     );
-    assert_eq!(first["free"], "0.125, 9.9 GiB");
+    assert_eq!(first["free"], "0.125, 9.8 GiB");
     assert_eq!(second["allocated"], "0");
     assert!(first["used_bytes"].is_u64(), "the node has answered");
 
