@@ -63,6 +63,7 @@ fn pod(stage: &Stage, attack: &Attack) -> Value {
     pod["spec"]["nodeSelector"] = node;
     pod["spec"]["resourceClaims"] = json!([{ "name": "gpu", "resourceClaimName": "attack" }]);
     let container = &mut pod["spec"]["containers"][0];
+    container["name"] = json!("c");
     json_patch::merge(container, &attack.container);
     container["resources"] = json!({ "claims": [{ "name": "gpu" }] });
     pod
@@ -131,26 +132,29 @@ fn administrative(stage: &Stage) -> Result<CaseOutcome> {
     Ok(CaseOutcome::Held(json!(answer.stderr.trim())))
 }
 
-/// A pod names claims of its own namespace alone.
+/// A pod names claims of its own namespace alone: one there is allocated, and the one of another namespace is not.
 fn foreign(stage: &Stage) -> Result<CaseOutcome> {
     let theirs = claim(&stage.aside, "theirs", &json!({}));
     stage.cluster.create(&theirs, false)?.object()?;
-    let mut pod = stage.pod("foreign", &json!({}), &json!({}), &json!({}));
-    pod["spec"]["resourceClaims"] = json!([{ "name": "gpu", "resourceClaimName": "theirs" }]);
-    stage.cluster.create(&pod, false)?.object()?;
-    let said = until("the scheduler misses the claim", || {
-        let pod = stage.cluster.get("pod", &stage.pods, "foreign")?;
-        let pod = pod.context("the pod is there")?;
-        let conditions = pod["status"]["conditions"].as_array();
-        let mut messages = conditions
-            .into_iter()
-            .flatten()
-            .map(|one| one["message"].clone());
-        Ok(messages.find(|text| text.as_str().is_some_and(|text| text.contains("theirs"))))
+    let ours = claim(&stage.pods, "ours", &json!({}));
+    stage.cluster.create(&ours, false)?.object()?;
+    for (name, claim) in [("foreign", "theirs"), ("own", "ours")] {
+        let mut pod = stage.pod(name, &json!({}), &json!({}), &json!({}));
+        pod["spec"]["resourceClaims"] = json!([{ "name": "gpu", "resourceClaimName": claim }]);
+        stage.cluster.create(&pod, false)?.object()?;
+    }
+    let allocated = until("the claim of the pod's namespace is allocated", || {
+        let ours = stage.cluster.get("resourceclaim", &stage.pods, "ours")?;
+        let ours = ours.context("the claim is there")?;
+        Ok(ours["status"]["allocation"].is_object().then_some(()))
     });
     let theirs = stage.cluster.get("resourceclaim", &stage.aside, "theirs")?;
+    let pod = stage.cluster.get("pod", &stage.pods, "foreign")?;
     stage.clear()?;
-    let status = theirs.context("the claim is there")?["status"].take();
+    allocated?;
+    let status = &theirs.context("the claim is there")?["status"];
     ensure!(status["allocation"].is_null(), "the claim has {status}");
-    Ok(CaseOutcome::Held(said?))
+    let node = &pod.context("the pod is there")?["spec"]["nodeName"];
+    ensure!(node.is_null(), "the pod is on {node}");
+    Ok(CaseOutcome::Held(Value::Null))
 }
