@@ -346,7 +346,7 @@ fn many(stage: &Stage) -> Result<CaseOutcome> {
     let failed: Vec<String> = thread::scope(|scope| {
         let clients: Vec<_> = (0..4)
             .map(|client| {
-                let cluster = stage.cluster.clone();
+                let (cluster, namespace) = (stage.cluster.clone(), stage.pods.clone());
                 scope.spawn(move || {
                     let mut failed = Vec::new();
                     for number in 0..25 {
@@ -354,7 +354,7 @@ fn many(stage: &Stage) -> Result<CaseOutcome> {
                         let patch = json!({ "spec": { "template": { "metadata": {
                             "annotations": { key: number.to_string() },
                         } } } });
-                        match cluster.patch("deployment", &stage.pods, name, &patch) {
+                        match cluster.patch("deployment", &namespace, name, &patch) {
                             Ok(answer) if answer.done => {}
                             Ok(answer) => failed.push(answer.stderr.trim().to_owned()),
                             Err(error) => failed.push(error.to_string()),
