@@ -123,6 +123,8 @@ impl Kind {
             Some("rs") if path.starts_with("xtask/src/prose") => None,
             Some("rs") if !is_test && !is_simulation => Some(Self::Rust),
             Some("json") if path.starts_with("openapi/") => Some(Self::Schema),
+            // Generated, and expressions alone.
+            Some("json") if path.starts_with("deploy/helm/divvy/files/") => None,
             Some("py") if path.starts_with("python/") && !is_test => Some(Self::Text),
             _ if path.starts_with("deploy/") && !is_test => Some(Self::Text),
             _ => None,

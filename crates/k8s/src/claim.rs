@@ -46,9 +46,9 @@ impl Inventory {
     fn near(&self, size: Bytes) -> Option<(Bytes, Bytes)> {
         let tenth = Bytes::new(size.get() / 10);
         let range = size.saturating_sub(tenth)..=size.saturating_add(tenth);
-        let near = self.sizes.iter().filter(|one| range.contains(one));
-        let least = near.clone().next()?;
-        Some((*least, *near.last()?))
+        let mut near = self.sizes.range(range);
+        let least = *near.next()?;
+        Some((least, near.next_back().copied().unwrap_or(least)))
     }
 }
 
@@ -484,7 +484,7 @@ mod tests {
         };
         for inventory in [inventory(), shared, instances] {
             let found = exactly(&[Size::Memory(mib)], &inventory);
-            assert_eq!(found, [expected.clone()]);
+            assert_eq!(found, std::slice::from_ref(&expected));
         }
     }
 

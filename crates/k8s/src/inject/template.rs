@@ -130,9 +130,8 @@ fn drop_limits(container: &mut Value, is_limit: fn(&str) -> bool) {
             let by_hami = listed
                 .keys()
                 .any(|name| is_limit(name) && !is_clearml_fraction(name));
-            listed.retain(|name, _| {
-                !is_limit(name) && !(by_hami && [GPU, HAMI_CORES].contains(&name.as_str()))
-            });
+            let counts = |name: &str| by_hami && [GPU, HAMI_CORES].contains(&name);
+            listed.retain(|name, _| !(is_limit(name) || counts(name)));
         }
     }
 }

@@ -60,7 +60,8 @@ fn limited(limits: &Value) -> Value {
 
 /// The memory that each request of the claim asks for, and of how many GPUs.
 fn claimed(injection: &Injection) -> Vec<(String, u64)> {
-    let requests = &injection.template.as_ref().unwrap().spec["spec"]["devices"]["requests"];
+    let template = injection.template.as_ref().expect("a template");
+    let requests = &template.spec["spec"]["devices"]["requests"];
     let each = requests.as_array().expect("requests").iter();
     each.map(|request| {
         let one = match request.get("exactly") {

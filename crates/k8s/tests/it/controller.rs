@@ -128,14 +128,26 @@ async fn a_template_of_pods_keeps_what_it_asks_for_as_a_label() {
         .create(&PostParams::default(), &deployment)
         .await
         .unwrap();
+    let recorded = made.metadata.annotations.unwrap();
     let template = made.spec.unwrap().template;
     let labels = template.metadata.unwrap().labels.unwrap();
     assert_eq!(labels["clearml-injector/fraction"], "0.500");
-    let resources = template.spec.unwrap().containers[0]
-        .resources
-        .clone()
-        .unwrap();
+    let spec = template.spec.unwrap();
+    let resources = spec.containers[0].resources.clone().unwrap();
     assert!(resources.limits.unwrap_or_default().is_empty());
+    let claims = spec.resource_claims.unwrap();
+    let claim = claims[0].resource_claim_template_name.as_deref().unwrap();
+    assert_eq!(
+        recorded["divvy.dev/claim-templates"],
+        json!({ claim: "0.500" }).to_string()
+    );
+    // A client deletes it: there is no pod yet, and the Deployment needs it.
+    cluster
+        .server
+        .remove("resourceclaimtemplates", "team", claim);
+    cluster.server.until("the template is there again", |view| {
+        view.get("resourceclaimtemplates", "team", claim)
+    });
 }
 
 #[tokio::test]

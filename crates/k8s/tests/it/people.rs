@@ -421,7 +421,7 @@ kind: ResourceClaimTemplate
         .iter()
         .map(|one| one["kind"].clone())
         .collect();
-    assert_eq!(kinds, ["Job", "ResourceClaimTemplate", "Pod"]);
+    assert_eq!(kinds, ["ResourceClaimTemplate", "Job"]);
     assert_eq!(cluster.server.look(|view| view.writes()), 0);
 }
 

@@ -57,7 +57,11 @@ pub fn object(workload: &Workload, template: &Value) -> Value {
 }
 
 fn of_kind(kind: &str, template: &Value) -> Value {
-    object(Workload::of_kind(kind).unwrap(), template)
+    object(kind_called(kind), template)
+}
+
+fn kind_called(kind: &str) -> &'static Workload {
+    Workload::of_kind(kind).expect("a kind of workload")
 }
 
 fn admit(object: &Value, old: Option<&Value>, inventory: &Inventory) -> Option<WorkloadInjection> {
@@ -75,16 +79,19 @@ fn updated(object: &Value, old: &Value) -> Value {
     admitted.map_or_else(|| object.clone(), |done| done.object)
 }
 
+/// Where the first template of an object is.
+fn place(object: &Value) -> String {
+    let kind = object["kind"].as_str().expect("a kind");
+    kind_called(kind).places(object)[0].pointer.clone()
+}
+
 fn pod_template(object: &Value) -> &Value {
-    let workload = Workload::of_kind(object["kind"].as_str().unwrap()).unwrap();
-    let places = workload.places(object);
-    object.pointer(&places[0].pointer).unwrap()
+    object.pointer(&place(object)).expect("a template")
 }
 
 fn pod_template_mut(object: &mut Value) -> &mut Value {
-    let workload = Workload::of_kind(object["kind"].as_str().unwrap()).unwrap();
-    let places = workload.places(object);
-    object.pointer_mut(&places[0].pointer).unwrap()
+    let place = place(object);
+    object.pointer_mut(&place).expect("a template")
 }
 
 /// The claim template's name.

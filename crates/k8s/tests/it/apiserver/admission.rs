@@ -138,13 +138,19 @@ fn selected(selector: &Value, object: &Value) -> bool {
         })
 }
 
-/// A CEL expression over `object`.
+/// A CEL expression over an `object` that is created.
 pub fn is_true(expression: &str, object: &Value) -> Result<bool, String> {
     let program = cel::Program::compile(expression).map_err(|error| error.to_string())?;
     let mut context = cel::Context::default();
-    context
-        .add_variable("object", object)
-        .map_err(|error| error.to_string())?;
+    let variables = [
+        ("object", object.clone()),
+        ("oldObject", json!(null)),
+        ("request", json!({ "operation": "CREATE" })),
+    ];
+    for (name, value) in variables {
+        let added = context.add_variable(name, value);
+        added.map_err(|error| error.to_string())?;
+    }
     match program.execute(&context) {
         Ok(cel::Value::Bool(answer)) => Ok(answer),
         Ok(other) => Err(format!("no truth: {other:?}")),

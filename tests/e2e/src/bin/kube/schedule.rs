@@ -83,6 +83,11 @@ pub fn all(report: &mut Report, stage: &Stage) {
         "15 GiB anywhere: instances and parts while they last",
         &|| anywhere(stage),
     );
+    case(
+        "D10",
+        "memory is the smallest instance that has it, where only instances are",
+        &|| smallest(stage),
+    );
     case("D7", "nvidia.com/gpu: 1 is a GPU alone", &|| whole(stage));
     case("D8", "two pods of one claim share its part", &|| {
         shared(stage)
@@ -311,6 +316,20 @@ fn modes(stage: &Stage) -> Result<CaseOutcome> {
     Ok(CaseOutcome::Held(json!(
         "one kind for each GPU, by its mode"
     )))
+}
+
+fn smallest(stage: &Stage) -> Result<CaseOutcome> {
+    let mut instances = Vec::new();
+    for (mib, profile) in [(4096, "1g-10gb-"), (15360, "1g-20gb-"), (30720, "3g-40gb-")] {
+        let given = memory(stage, &format!("d10-{mib}"), mib, "carved")?;
+        let Given::Devices(devices) = &given else {
+            anyhow::bail!("{mib} MiB: {given:?}")
+        };
+        let instance = devices[0].instance().unwrap_or_default().to_owned();
+        ensure!(instance.starts_with(profile), "{mib} MiB: {devices:?}");
+        instances.push(instance);
+    }
+    Ok(CaseOutcome::Held(json!(instances)))
 }
 
 fn anywhere(stage: &Stage) -> Result<CaseOutcome> {

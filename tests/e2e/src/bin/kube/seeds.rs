@@ -31,14 +31,22 @@ pub fn all(report: &mut Report, stage: &Stage, bare: &str) {
                 TRAIN_POD,
             )?;
             let pod = answer.object()?;
+            let claim = &pod["spec"]["resourceClaims"][0]["resourceClaimTemplateName"];
+            let claim = claim.as_str().with_context(|| format!("no claim: {pod}"))?;
+            let made = stage
+                .cluster
+                .get("resourceclaimtemplate", &stage.pods, claim)?;
+            let request = &made.unwrap_or_default()["spec"]["spec"]["devices"]["requests"][0];
             ensure!(
-                pod["spec"]["hostPID"] == true && pod["spec"]["resourceClaims"].is_null(),
-                "{pod}"
+                request["exactly"]["capacity"]["requests"]["memory"] == "8Gi",
+                "{request}"
             );
+            ensure!(pod["spec"]["hostPID"] == true, "{pod}");
+            for word in ["hostPID", "8.0 GiB"] {
+                ensure!(answer.stderr.contains(word), "{}", answer.stderr);
+            }
             stage.clear()?;
-            Ok(CaseOutcome::Held(json!(
-                "made as it is; its image holds the limit"
-            )))
+            Ok(CaseOutcome::Held(json!(answer.stderr.trim())))
         },
     );
     report.case(

@@ -343,11 +343,10 @@ fn many(stage: &Stage) -> Result<CaseOutcome> {
     let name = "w8";
     let object = workload(stage, "Deployment", "apps/v1", name, "0.500");
     let made = stage.cluster.create(&object, false)?.object()?;
-    let pods = stage.pods.as_str();
     let failed: Vec<String> = thread::scope(|scope| {
         let clients: Vec<_> = (0..4)
             .map(|client| {
-                let cluster = stage.cluster.clone();
+                let (cluster, namespace) = (stage.cluster.clone(), stage.pods.clone());
                 scope.spawn(move || {
                     let mut failed = Vec::new();
                     for number in 0..25 {
@@ -355,7 +354,7 @@ fn many(stage: &Stage) -> Result<CaseOutcome> {
                         let patch = json!({ "spec": { "template": { "metadata": {
                             "annotations": { key: number.to_string() },
                         } } } });
-                        match cluster.patch("deployment", pods, name, &patch) {
+                        match cluster.patch("deployment", &namespace, name, &patch) {
                             Ok(answer) if answer.done => {}
                             Ok(answer) => failed.push(answer.stderr.trim().to_owned()),
                             Err(error) => failed.push(error.to_string()),
