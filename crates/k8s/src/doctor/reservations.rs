@@ -194,6 +194,7 @@ mod tests {
         let mut facts = facts();
         facts.nodes = Ok(vec![node("a", "v1.31.0", "containerd://2.1.0", "2")]);
         facts.shares = Ok(vec![share("a", Some("c1"))]);
+        facts.slices = Ok(Vec::new());
         facts.pods = Ok(vec![carrier("c1")]);
         assert!(facts.by_carriers());
         assert!(

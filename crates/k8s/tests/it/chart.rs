@@ -400,7 +400,7 @@ fn only_the_agent_is_privileged_and_only_its_pod_sees_the_node() {
                 }
                 assert_eq!(
                     context["runAsNonRoot"].as_bool().unwrap_or(false),
-                    object["kind"] == "Deployment"
+                    object["kind"] == "Deployment" || object["kind"] == "Job"
                 );
             }
             for volume in pod["volumes"].as_array().into_iter().flatten() {

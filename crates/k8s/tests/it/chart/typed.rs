@@ -5,6 +5,7 @@ use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
@@ -48,6 +49,7 @@ pub fn check(object: &Value) -> Result<(), String> {
         ("v1", "ConfigMap") => whole::<ConfigMap>(object),
         ("apps/v1", "Deployment") => whole::<Deployment>(object),
         ("apps/v1", "DaemonSet") => whole::<DaemonSet>(object),
+        ("batch/v1", "Job") => whole::<Job>(object),
         ("policy/v1", "PodDisruptionBudget") => whole::<PodDisruptionBudget>(object),
         ("coordination.k8s.io/v1", "Lease") => whole::<Lease>(object),
         ("rbac.authorization.k8s.io/v1", "Role") => whole::<Role>(object),
