@@ -76,7 +76,7 @@ pub struct LiveLine {
 }
 
 impl LiveLine {
-    pub fn new() -> Self {
+    pub fn on_stderr() -> Self {
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         Self {
             can_redraw: is_watched() && !is_dumb,

@@ -95,7 +95,7 @@ pub fn on_terminal(submission: Submit, wanted: DaemonWanted<'_>, backend: Backen
 /// Waits until the job may start, and says why it waits.
 pub(super) async fn wait_for_turn(client: &Client, mut job: Job) -> Result<StartWait, Error> {
     let mut signals = Signals::that_end()?;
-    let (mut line, mut away) = (output::LiveLine::new(), Reconnect::default());
+    let (mut line, mut away) = (output::LiveLine::on_stderr(), Reconnect::default());
     let poll = if output::is_watched() {
         POLL_WATCHED
     } else {

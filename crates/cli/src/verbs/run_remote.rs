@@ -26,7 +26,7 @@ async fn until_started(
     mut job: Job,
     signals: &mut Signals<u8>,
 ) -> Result<(), Error> {
-    let mut line = LiveLine::new();
+    let mut line = LiveLine::on_stderr();
     while job.state == JobState::Queued && output::is_watched() {
         say_why(&job, &mut line);
         tokio::select! {

@@ -90,7 +90,7 @@ fn remove(root: &Path, kubelet: &Path, keep_state: bool) -> Result<Vec<String>, 
             Err(error) => return Err(failed(&folder, &error)),
         }
     }
-    let in_folders: [(PathBuf, fn(&str) -> bool); 3] = [
+    let in_folders: [(PathBuf, NameTest); 3] = [
         (PathBuf::from("/run/cdi"), is_cdi_file),
         (kubelet.join("plugins_registry"), is_registration_socket),
         (kubelet.join("device-plugins"), is_plugin_socket),
@@ -115,6 +115,9 @@ fn remove(root: &Path, kubelet: &Path, keep_state: bool) -> Result<Vec<String>, 
     }
     Ok(removed)
 }
+
+/// Whether a file of this name is Divvy's.
+type NameTest = fn(&str) -> bool;
 
 /// A CDI file of the daemon: `divvy-0badcafe-7.json`, with the digest of the daemon's home.
 fn is_cdi_file(name: &str) -> bool {

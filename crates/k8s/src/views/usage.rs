@@ -233,13 +233,16 @@ fn add(sum: &mut Usage, row: &Usage) {
     }
 }
 
+/// The part of a row that it is summed by, if it has one.
+type KeyOf = fn(&Usage) -> Option<&String>;
+
 /// The columns of `divvy usage`. The nodes' part of the machine is left out: a node without use of a namespace has no
 /// row for it.
 fn drawn(rows: &[Usage], view: View) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let keys: [(&str, fn(&Usage) -> Option<&String>); 5] = [
+    let keys: [(&str, KeyOf); 5] = [
         ("DAY", |row| row.day.as_ref()),
         ("NAMESPACE", |row| row.namespace.as_ref()),
         ("PROJECT", |row| row.project.as_ref()),

@@ -1,5 +1,8 @@
 //! Kueue's published schemas, and a cluster of the stand-in that has them.
 
+// A broken fixture or stand-in ends the test.
+#![allow(clippy::unwrap_used)]
+
 use crate::apiserver::ApiServer;
 
 use std::process::{Child, Command, Output, Stdio};

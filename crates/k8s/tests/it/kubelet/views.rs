@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use divvy_core::units::Bytes;
 use divvy_k8s::pod_request::Fraction;
-use divvy_testkit::{Bounded as _, PATIENCE, programs, until_async as until};
+use divvy_testkit::{Bounded as _, PATIENCE, join, let_pass, programs, until_async as until};
 use serde_json::{Value, json};
 
 use crate::apiserver::exec::Ran;
@@ -369,13 +369,14 @@ async fn many_scrapes_share_a_page_and_a_daemon_that_hangs_delays_none_for_long(
         let scrapes: Vec<_> = (0..200)
             .map(|_| std::thread::spawn(move || get(address, "/metrics").unwrap()))
             .collect();
-        let pages = scrapes.into_iter().map(|scrape| scrape.join().unwrap());
+        let pages = scrapes.into_iter().map(|scrape| join("a scrape", scrape));
         (pages.collect::<Vec<_>>(), begun.elapsed())
     };
     let (pages, _) = at_once();
     assert!(pages.iter().all(|page| page.contains("\ndivvy_gpu_info{")));
     node.stop_daemon();
-    tokio::time::sleep(Duration::from_millis(1100)).await;
+    // A page is kept for a second.
+    let_pass(Duration::from_millis(1100));
     let (pages, took) = at_once();
     assert!(took < Duration::from_secs(9), "{took:?}");
     for page in &pages {
