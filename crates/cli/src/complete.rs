@@ -388,11 +388,17 @@ mod tests {
     #[test]
     fn a_list_of_groups_goes_on_after_a_comma() {
         let after = |typed: &str| texts(groups(OsStr::new(typed)));
-        assert_eq!(after("").len(), 5);
+        assert_eq!(after("").len(), 6);
         assert_eq!(after("us"), ["user"]);
         assert_eq!(
             after("user,"),
-            ["user,project", "user,queue", "user,gpu", "user,job"]
+            [
+                "user,project",
+                "user,queue",
+                "user,gpu",
+                "user,job",
+                "user,namespace"
+            ]
         );
         assert_eq!(after("user,project,g"), ["user,project,gpu"]);
     }

@@ -237,6 +237,7 @@ mod tests {
         "optimize",
         "services-mode",
         "standalone-mode",
+        "standby",
         "status",
         "stop",
         "system",

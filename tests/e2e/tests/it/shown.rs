@@ -30,11 +30,12 @@ const ELSEWHERE: [&str; 14] = [
     "tar",
 ];
 /// Pages whose commands need a cluster, an engine, a server or a GPU; their flags are looked up in the help all the same.
-const OTHER_MACHINES: [&str; 5] = [
+const OTHER_MACHINES: [&str; 6] = [
     "clearml.md",
     "containers.md",
     "hardware.md",
     "kubernetes.md",
+    "kubernetes-monitoring.md",
     "kubernetes-teams.md",
 ];
 
