@@ -13,6 +13,7 @@
 //! seeds.rs       what the guides of ClearML and Run:ai print, typed
 //! teams.rs       quotas with Kueue, where it is installed
 //! views.rs       what divvy-k8s lists of them
+//! burst.rs       many pods at once, and their latency; front.rs is the address of two controllers, api.rs a fast client
 //! report.rs      what came of it
 //! ```
 //! A control plane is enough: the suite brings its nodes, and where there are others it keeps off them. No container runs, so what a
@@ -20,8 +21,11 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod api;
 mod attacks;
+mod burst;
 mod cluster;
+mod front;
 mod glue;
 mod node;
 mod report;
@@ -207,6 +211,7 @@ fn play(report: &mut Report, stage: &Stage, task_image: Option<&str>) -> Result<
     attacks::all(report, stage);
     seeds::all(report, stage, &bare);
     glue::all(report, stage, task_image);
+    burst::all(report, stage);
     report.case("unchecked.node", "what a container gets of a claim", || {
         Ok(CaseOutcome::NotChecked(
             "no kubelet runs here; the tests of divvy-k8s have one, and a Docker container"

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::cluster::{Answer, Cluster, until};
+use crate::front::Front;
 use crate::node::{Heart, Machine, Node};
 
 /// What a pod asks for before anything is done to it, and what kubectl says of it.
@@ -104,6 +105,25 @@ impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Two controllers behind one address.
+pub struct Replicas {
+    leader: Option<Process>,
+    other: Process,
+    _front: Front,
+}
+
+impl Replicas {
+    /// Kills the one that holds the Lease, as a crash would.
+    pub fn kill_leader(&mut self) {
+        self.leader = None;
+    }
+
+    /// An error when the other has ended too.
+    pub fn lives(&mut self) -> Result<()> {
+        self.other.lives()
     }
 }
 
@@ -263,28 +283,7 @@ impl Stage {
 
     /// Starts a controller, as the chart's Deployment would, and waits until it gets calls.
     pub fn serve(&self) -> Result<()> {
-        let health = free_port()?;
-        let config = self.account("controller", None)?;
-        let mut command = Command::new(self.programs.path("divvy-k8s"));
-        command
-            .arg("controller")
-            .arg(format!("--listen={}:{}", self.address, self.port))
-            .arg(format!("--health-listen=127.0.0.1:{health}"))
-            .arg(format!("--namespace={}", self.system))
-            .arg(format!("--service={}-webhook", self.release))
-            .arg(format!("--webhook={}", self.release))
-            .arg(format!("--tls-secret={}-webhook-tls", self.release))
-            .arg(format!("--tls-name={}", self.address))
-            .arg(format!("--lease={}-controller", self.release))
-            .args(["--identity=suite", "--nvidia-gpu"])
-            .env("KUBECONFIG", config);
-        let mut process = Process::start(&mut command, self.scratch.path().join("controller.log"))?;
-        let ready = until("the controller is ready", || {
-            process.lives()?;
-            Ok(answers(health, READY).then_some(()))
-        });
-        ready.with_context(|| process.said())?;
-        *self.controller.borrow_mut() = Some(process);
+        *self.controller.borrow_mut() = Some(self.replica("suite", self.port)?);
         until("the API server knows whom to trust", || {
             let webhook = self
                 .cluster
@@ -297,6 +296,48 @@ impl Stage {
                 .is_some_and(|parts| parts.iter().all(trusted))
                 .then_some(()))
         })
+    }
+
+    /// Replaces the controller by two, which share its address as they share the chart's Service.
+    pub fn serve_twice(&self) -> Result<Replicas> {
+        self.no_controller();
+        // The first has the name that is in the Lease, so it leads.
+        let ports = [free_port()?, free_port()?];
+        let leader = self.replica("suite", ports[0])?;
+        let other = self.replica("suite-2", ports[1])?;
+        Ok(Replicas {
+            leader: Some(leader),
+            other,
+            _front: Front::open(&self.address, self.port, ports)?,
+        })
+    }
+
+    /// A controller at this port that is ready.
+    fn replica(&self, identity: &str, port: u16) -> Result<Process> {
+        let health = free_port()?;
+        let config = self.account("controller", None)?;
+        let mut command = Command::new(self.programs.path("divvy-k8s"));
+        command
+            .arg("controller")
+            .arg(format!("--listen={}:{port}", self.address))
+            .arg(format!("--health-listen=127.0.0.1:{health}"))
+            .arg(format!("--namespace={}", self.system))
+            .arg(format!("--service={}-webhook", self.release))
+            .arg(format!("--webhook={}", self.release))
+            .arg(format!("--tls-secret={}-webhook-tls", self.release))
+            .arg(format!("--tls-name={}", self.address))
+            .arg(format!("--lease={}-controller", self.release))
+            .arg(format!("--identity={identity}"))
+            .arg("--nvidia-gpu")
+            .env("KUBECONFIG", config);
+        let log = self.scratch.path().join(format!("{identity}.log"));
+        let mut process = Process::start(&mut command, log)?;
+        let ready = until("the controller is ready", || {
+            process.lives()?;
+            Ok(answers(health, READY).then_some(()))
+        });
+        ready.with_context(|| process.said())?;
+        Ok(process)
     }
 
     /// Kills the controller as a crash would.
