@@ -142,37 +142,18 @@ struct Spec {
 impl Watch {
     /// Watches the pods whose names begin so, until the proxy ends.
     pub fn start(proxy: &Proxy, namespace: &str, prefix: &'static str) -> Result<Self> {
+        let port = proxy.port;
         let path = format!("/api/v1/namespaces/{namespace}/pods?watch=true&timeoutSeconds=3600");
-        let mut lines = BufReader::new(send(proxy.port, "GET", &path, "")?);
-        let mut head = String::new();
-        lines.read_line(&mut head)?;
-        if status(&head)? != 200 {
-            bail!("{path}: {head}");
-        }
-        while head != "\r\n" {
-            head.clear();
-            ensure!(lines.read_line(&mut head)? > 0, "{path}: it ended");
-        }
+        let mut lines = events(port, &path)?;
         let watch = Self::default();
         let seen = Arc::clone(&watch.seen);
         thread::spawn(move || {
-            for line in lines.lines() {
-                let Ok(line) = line else { return };
-                // An error of the API server has no pod: the case then misses its pods.
-                let Ok(Event { object }) = serde_json::from_str(&line) else {
-                    return;
-                };
-                if !object.metadata.name.starts_with(prefix) {
-                    continue;
-                }
-                let now = Instant::now();
-                let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-                let sighting = seen.entry(object.metadata.name).or_insert(Sighting {
-                    made: now,
-                    bound: None,
-                });
-                if object.spec.node_name.is_some() {
-                    sighting.bound.get_or_insert(now);
+            loop {
+                follow(lines, prefix, &seen);
+                // The API server ends a watch that lags behind. A new one begins with all pods as they are.
+                match events(port, &path) {
+                    Ok(again) => lines = again,
+                    Err(_) => return,
                 }
             }
         });
@@ -185,5 +166,42 @@ impl Watch {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
+    }
+}
+
+/// The events of a watch, one a line.
+fn events(port: u16, path: &str) -> Result<BufReader<TcpStream>> {
+    let mut lines = BufReader::new(send(port, "GET", path, "")?);
+    let mut head = String::new();
+    lines.read_line(&mut head)?;
+    if status(&head)? != 200 {
+        bail!("{path}: {head}");
+    }
+    while head != "\r\n" {
+        head.clear();
+        ensure!(lines.read_line(&mut head)? > 0, "{path}: it ended");
+    }
+    Ok(lines)
+}
+
+/// Notes what the events say, until they end or one is an error.
+fn follow(lines: BufReader<TcpStream>, prefix: &str, seen: &Mutex<BTreeMap<String, Sighting>>) {
+    for line in lines.lines() {
+        let Ok(line) = line else { return };
+        let Ok(Event { object }) = serde_json::from_str(&line) else {
+            return;
+        };
+        if !object.metadata.name.starts_with(prefix) {
+            continue;
+        }
+        let now = Instant::now();
+        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let sighting = seen.entry(object.metadata.name).or_insert(Sighting {
+            made: now,
+            bound: None,
+        });
+        if object.spec.node_name.is_some() {
+            sighting.bound.get_or_insert(now);
+        }
     }
 }

@@ -34,32 +34,36 @@ pub fn all(report: &mut Report, stage: &Stage) {
     report.case(
         "burst.fraction",
         "200 pods with a fraction by 8 clients while one of two controllers is killed",
-        || restored(stage, || pods(stage, &fractions(stage), true)),
+        || tidied(stage, || pods(stage, &fractions(stage), true)),
     );
     report.case(
         "burst.exactly",
         "the same claims written by hand, without the webhook",
         || {
             by_hand(stage)?;
-            pods(stage, &claims(stage), false)
+            tidied(stage, || pods(stage, &claims(stage), false))
         },
     );
     report.case("burst.plain", "the same pods without a GPU", || {
-        pods(stage, &plain(stage), false)
+        tidied(stage, || pods(stage, &plain(stage), false))
     });
     report.case(
         "burst.job",
         "a Job of 1,000 pods while one of two controllers is killed",
-        || restored(stage, || job(stage)),
+        || tidied(stage, || job(stage)),
     );
 }
 
-/// One controller serves again after a case, however that ends.
-fn restored(stage: &Stage, case: impl FnOnce() -> Result<CaseOutcome>) -> Result<CaseOutcome> {
+/// After a case, however it ends, its pods go and one controller serves again.
+fn tidied(stage: &Stage, case: impl FnOnce() -> Result<CaseOutcome>) -> Result<CaseOutcome> {
     let outcome = case();
+    let proxy = Proxy::start(stage)?;
+    let cleared = clear(&proxy, &stage.pods).and_then(|()| clear(&proxy, &stage.aside));
     stage.no_controller();
     stage.serve()?;
-    outcome
+    let outcome = outcome?;
+    cleared?;
+    Ok(outcome)
 }
 
 /// The nodes join with the first case that wants them.
@@ -237,7 +241,6 @@ fn pods(stage: &Stage, burst: &Burst, killed: bool) -> Result<CaseOutcome> {
     }
     drop(replicas);
     let answers = made.pods.values().map(|(_, took)| *took).collect();
-    clear(&proxy, &burst.namespace)?;
     Ok(CaseOutcome::Held(json!({
         "pods": bodies.len(), "clients": CLIENTS, "refused": 0, "cut_off": made.cut, "killed_after": killed_after,
         "seconds": end.duration_since(started).as_secs_f64(),
@@ -314,7 +317,6 @@ fn job(stage: &Stage) -> Result<CaseOutcome> {
         refused.len(),
         refused[0]
     );
-    clear(&proxy, &stage.pods)?;
     Ok(CaseOutcome::Held(json!({
         "pods": JOB_PODS, "refused": 0, "cut_off": cut,
         "made_seconds": made.duration_since(started).as_secs_f64(),
