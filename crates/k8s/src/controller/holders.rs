@@ -1,7 +1,7 @@
 //! Holders of claim templates: workloads whose pods are yet to come, such as a Job that a queue holds back.
 //!
 //! A watch of the metadata of every kind that the webhook mutates, only of objects with its label. Operators' kinds may be
-//! absent, and come later. Until every kind is known to be listed or absent, nobody knows what is unused.
+//! absent, and come later. Until each kind is listed or absent, the controller removes no template.
 
 use std::collections::BTreeMap;
 use std::pin::pin;

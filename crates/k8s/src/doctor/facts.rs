@@ -63,12 +63,12 @@ pub struct ClusterFacts {
 }
 
 impl ClusterFacts {
-    /// Whether parts of GPUs are had by carriers here, on some nodes or on all.
+    /// Whether some nodes, or all, share GPUs by carriers.
     pub fn by_carriers(&self) -> bool {
         self.shares.as_ref().is_ok_and(|shares| !shares.is_empty())
     }
 
-    /// Whether parts of GPUs are had by claims here: on all nodes, or on some beside carriers.
+    /// Whether nodes share GPUs by claims: all of them, or some beside carriers.
     pub fn by_claims(&self) -> bool {
         let is_ours = |slice: &ResourceSlice| slice.spec.driver == DRIVER;
         let slices = self.slices.as_deref().unwrap_or_default();

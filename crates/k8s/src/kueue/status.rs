@@ -10,7 +10,7 @@ use super::{FLAVOR, GPU_MEMORY, MARK, RESOURCE, ROOT, quota};
 use crate::cluster::MANAGED_BY;
 use crate::quantity::bytes;
 
-/// To whom an object belongs.
+/// The owner of an object of Kueue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// The commands wrote it.

@@ -32,7 +32,7 @@ const POLL: Duration = Duration::from_millis(250);
 
 pub async fn add(args: &ProjectArgs, client: &Client) -> Result<(), Error> {
     let (name, change) = (&args.settings.name, settings::of_project(args)?);
-    // What is missing is said before the cluster is asked for anything.
+    // The command refuses an incomplete call before it asks the cluster for anything.
     settings::added(name, &change, Bytes::ZERO)?;
     let kueue = Kueue::of(client).await?;
     let (inventory, published) = store::inventory(client).await?;

@@ -34,7 +34,7 @@ pub enum State {
     Finished,
 }
 
-/// Who has to act before the pod goes on.
+/// The component that has to act before the pod goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeldBy {

@@ -1,4 +1,4 @@
-//! What the views of the cluster say of pods and GPUs, and to whom. The nodes of the suite run no pods, so their own figures are not
+//! The views of the cluster: pods and GPUs, by the caller's rights. The nodes of the suite run no pods, so their own figures are not
 //! tried here.
 
 use std::path::Path;
