@@ -27,15 +27,8 @@ pub async fn remove_labels(client: &Client, nodes: &[Node]) -> Result<String, Er
         let patched = api
             .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
             .await;
-        match patched {
-            Ok(_) => changed.push(name),
-            Err(error) if is_missing(&error) => {}
-            Err(error) => {
-                return Err(error_output::of_kube(
-                    error,
-                    &format!("label the node {name}"),
-                ));
-            }
+        if is_there(patched, &format!("label the node {name}"))? {
+            changed.push(name);
         }
     }
     Ok(format!("label {DYNAMIC_MIG} removed: {}", listed(&changed)))
@@ -62,18 +55,21 @@ pub async fn remove_resource(client: &Client, nodes: &[Node]) -> Result<String, 
         let patched = api
             .patch_status(name, &PatchParams::default(), &Patch::Merge(&patch))
             .await;
-        match patched {
-            Ok(_) => changed.push(name),
-            Err(error) if is_missing(&error) => {}
-            Err(error) => {
-                return Err(error_output::of_kube(
-                    error,
-                    &format!("remove {RESOURCE} from the status of node {name}"),
-                ));
-            }
+        let task = format!("remove {RESOURCE} from the status of node {name}");
+        if is_there(patched, &task)? {
+            changed.push(name);
         }
     }
     Ok(format!("resource {RESOURCE} removed: {}", listed(&changed)))
+}
+
+/// Whether a node was there to be changed; a node that is gone needs no change.
+fn is_there(patched: Result<Node, kube::Error>, task: &str) -> Result<bool, Error> {
+    match patched {
+        Ok(_) => Ok(true),
+        Err(error) if is_missing(&error) => Ok(false),
+        Err(error) => Err(error_output::of_kube(error, task)),
+    }
 }
 
 fn name(node: &Node) -> Option<&str> {

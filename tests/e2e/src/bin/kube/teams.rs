@@ -43,37 +43,31 @@ pub fn is_installation(command: &str) -> bool {
 /// Tries it all; without Kueue nothing of it.
 pub fn all(report: &mut Report, stage: &Stage) {
     let teams = TEAMS.map(|team| format!("{}-{team}", stage.release));
-    report.case(
+    let mut case = |name, what, run: &dyn Fn() -> Result<CaseOutcome>| {
+        report.case(name, what, || match missing(stage)? {
+            Some(why) => Ok(CaseOutcome::NotChecked(why)),
+            None => run(),
+        });
+    };
+    case(
         "teams.path",
         "the page's commands make two teams, whose jobs count",
-        || match missing(stage)? {
-            Some(why) => Ok(CaseOutcome::NotChecked(why)),
-            None => path(stage, &teams),
-        },
+        &|| path(stage, &teams),
     );
-    report.case(
+    case(
         "teams.reclaim",
         "a team borrows, and the other one reclaims its quota",
-        || match missing(stage)? {
-            Some(why) => Ok(CaseOutcome::NotChecked(why)),
-            None => reclaim(stage, &teams),
-        },
+        &|| reclaim(stage, &teams),
     );
-    report.case(
+    case(
         "teams.share",
         "idle GPUs go to teams by their weights, and a request beyond a limit is refused",
-        || match missing(stage)? {
-            Some(why) => Ok(CaseOutcome::NotChecked(why)),
-            None => share(stage, &teams),
-        },
+        &|| share(stage, &teams),
     );
-    report.case(
+    case(
         "teams.leave",
         "projects go, and leave nothing of Kueue behind",
-        || match missing(stage)? {
-            Some(why) => Ok(CaseOutcome::NotChecked(why)),
-            None => leave(stage, &teams),
-        },
+        &|| leave(stage, &teams),
     );
     // After a failure too.
     for team in &teams {
