@@ -23,6 +23,8 @@ use crate::pod_request::{
 
 /// The name of the claim in a pod.
 pub const CLAIM: &str = "fraction-gpu";
+/// The volume of a pod that mounts no other.
+const VOLUME: &str = "divvy-pod";
 /// The variable by which ClearML's agent reports a task's GPUs; it limits nothing.
 const REPORTED: &str = "CLEARML_AGENT_GPU_FRACTIONS";
 
@@ -146,6 +148,37 @@ fn complete(pod: &mut Value) {
     {
         list.push(toleration);
     }
+    mount_volume(pod);
+}
+
+/// Gives a pod without any volume one with its request, in the container of the claim.
+///
+/// Kubelet waits at least 300 ms for a pod's volumes (`podAttachAndMountRetryInterval`). Without that it may read the claim
+/// before the API server's Node authorizer knows of the pod; then it retries only after 60 to 90 s.
+fn mount_volume(pod: &mut Value) {
+    let is_empty = |value: &Value| value.as_array().is_none_or(Vec::is_empty);
+    let lists = ["containers", "initContainers"];
+    let mut containers = lists
+        .iter()
+        .filter_map(|list| pod["spec"][list].as_array())
+        .flatten();
+    if containers.any(|one| !is_empty(&one["volumeMounts"]) || !is_empty(&one["volumeDevices"])) {
+        return;
+    }
+    let path = format!("metadata.annotations['{ASKED}']");
+    let item = json!({ "path": "gpus", "fieldRef": { "fieldPath": path } });
+    let mount = json!({ "name": VOLUME, "mountPath": "/run/divvy-pod", "readOnly": true });
+    for list in lists {
+        let containers = pod["spec"].get_mut(list).and_then(Value::as_array_mut);
+        for container in containers.into_iter().flatten() {
+            let claims = container["resources"]["claims"].as_array();
+            if claims.is_some_and(|claims| claims.iter().any(|claim| claim["name"] == CLAIM)) {
+                push(container, "volumeMounts", mount.clone());
+            }
+        }
+    }
+    let volume = json!({ "name": VOLUME, "downwardAPI": { "items": [item] } });
+    push(&mut pod["spec"], "volumes", volume);
 }
 
 /// Takes what the claim stands for out of limits and requests.

@@ -1,6 +1,6 @@
 //! `divvy-k8s submit`: creates a pod or a Job that asks for part of a GPU, and follows its output if wanted.
 //!
-//! It creates nothing that a user could not write by hand: the object asks by the annotations and limits that the
+//! It creates nothing that a user could not write by hand: the object asks by the labels, annotations and limits that the
 //! webhook knows. A dry run first checks that the webhook covers the namespace, for a pod whose annotation no webhook
 //! reads would run without its limit.
 
@@ -116,7 +116,7 @@ pub async fn run(args: &Args, client: Option<&Client>) -> Result<ExitCode, Error
         (None, Some(client)) => client.default_namespace().to_owned(),
         (None, None) => "default".to_owned(),
     };
-    let wish = Submission {
+    let mut wish = Submission {
         amount,
         name: args.name.clone(),
         namespace,
@@ -126,6 +126,7 @@ pub async fn run(args: &Args, client: Option<&Client>) -> Result<ExitCode, Error
         cpu: args.cpu.clone(),
         memory: args.memory.clone(),
         root: args.root,
+        whole_by_label: matches!(amount, Amount::Whole(_)),
     };
     wish.check()?;
     let inventory = match client {
@@ -158,7 +159,7 @@ pub async fn run(args: &Args, client: Option<&Client>) -> Result<ExitCode, Error
     if let Some(inventory) = &inventory {
         never_fits(&wish, inventory)?;
     }
-    try_out(&wish, client).await?;
+    wish.whole_by_label = try_out(&wish, client).await? == Trial::Claim;
     let made = make(&wish, kind, client).await?;
     match args.follow {
         false => {
@@ -267,8 +268,20 @@ fn yaml(objects: &[Value]) -> Result<String, Error> {
     documents.collect()
 }
 
-/// Whether the pod would be admitted, and with its limit.
-async fn try_out(wish: &Submission, client: &Client) -> Result<(), Error> {
+/// What the API server made of a pod in a dry run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trial {
+    /// The webhook gave it a claim or a reservation; in carrier mode it gave whole GPUs NVIDIA's limit.
+    Claim,
+    /// No webhook serves it; its limits are those of another device plugin or of a device class.
+    Limits,
+}
+
+/// Tries the pod by a dry run.
+///
+/// # Errors
+/// The API server refuses the pod, or the pod would run without the limit that it needs.
+async fn try_out(wish: &Submission, client: &Client) -> Result<Trial, Error> {
     let pods = Api::<Pod>::namespaced(client.clone(), &wish.namespace);
     let dry = PostParams {
         dry_run: true,
@@ -280,7 +293,16 @@ async fn try_out(wish: &Submission, client: &Client) -> Result<(), Error> {
         .map_err(|error| {
             error_output::of_kube(error, &format!("create a pod in {}", wish.namespace))
         })?;
-    if wish.amount.needs_webhook() && !object::is_held(&pod) {
+    if object::is_held(&pod) || wish.whole_by_label && object::has_gpu_limit(&pod) {
+        return Ok(Trial::Claim);
+    }
+    if wish.whole_by_label {
+        error_output::say(&format!(
+            "Divvy's webhook does not serve namespace {}: the pod requests nvidia.com/gpu instead",
+            wish.namespace
+        ));
+    }
+    if wish.amount.needs_webhook() {
         let message = format!(
             "Divvy's webhook does not serve namespace {}: the pod would run without its GPU fraction; nothing was created",
             wish.namespace
@@ -291,7 +313,7 @@ async fn try_out(wish: &Submission, client: &Client) -> Result<(), Error> {
         );
         return Err(Error::new(ErrorCode::NotAllowed, message).hint(hint));
     }
-    Ok(())
+    Ok(Trial::Limits)
 }
 
 async fn make(wish: &Submission, kind: Kind, client: &Client) -> Result<CreatedObject, Error> {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::stem;
 use crate::error_output::usage;
 use crate::inject::CLAIM;
-use crate::pod_request::{FRACTION, Fraction, GPU, MEMORY};
+use crate::pod_request::{FRACTION, FRACTION_LABEL, Fraction, GPU, MEMORY};
 use crate::quantity::Quantity;
 use crate::reservation;
 
@@ -161,6 +161,8 @@ pub struct Submission {
     pub cpu: Option<String>,
     pub memory: Option<String>,
     pub root: bool,
+    /// Whole GPUs by the webhook's label, and not by NVIDIA's limit.
+    pub whole_by_label: bool,
 }
 
 impl Submission {
@@ -243,13 +245,16 @@ impl Submission {
         metadata
     }
 
-    /// Adds the annotations of a request that is no limit.
+    /// Adds the annotation or label of a request that is no limit.
     fn mark(&self, metadata: &mut Value) {
         match self.amount {
             Amount::Part(part) => {
                 metadata["annotations"] = json!({ FRACTION: part.to_string() });
             }
             Amount::Memory(mib) => metadata["annotations"] = json!({ MEMORY: mib.to_string() }),
+            Amount::Whole(count) if self.whole_by_label => {
+                metadata["labels"] = json!({ FRACTION_LABEL: count.to_string() });
+            }
             Amount::Whole(_) | Amount::Mig(_) => {}
         }
     }
@@ -289,9 +294,11 @@ impl Submission {
     fn resources(&self) -> Value {
         let mut resources = json!({});
         match self.amount {
-            Amount::Whole(count) => resources["limits"][GPU] = json!(count),
+            Amount::Whole(count) if !self.whole_by_label => {
+                resources["limits"][GPU] = json!(count);
+            }
             Amount::Mig(profile) => resources["limits"][mig_resource(profile)] = json!(1),
-            Amount::Part(_) | Amount::Memory(_) => {}
+            Amount::Part(_) | Amount::Memory(_) | Amount::Whole(_) => {}
         }
         if let Some(cpu) = &self.cpu {
             resources["requests"]["cpu"] = json!(cpu);
@@ -348,6 +355,14 @@ pub fn is_held(pod: &Pod) -> bool {
     let gates = spec.scheduling_gates.iter().flatten();
     claims.into_iter().any(|claim| claim.name == CLAIM)
         || gates.into_iter().any(|gate| gate.name == reservation::GATE)
+}
+
+/// Whether a container has NVIDIA's limit for whole GPUs.
+pub fn has_gpu_limit(pod: &Pod) -> bool {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let resources = containers.filter_map(|container| container.resources.as_ref());
+    let mut limits = resources.filter_map(|resources| resources.limits.as_ref());
+    limits.any(|limits| limits.contains_key(GPU))
 }
 
 #[cfg(test)]

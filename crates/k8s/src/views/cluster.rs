@@ -336,11 +336,16 @@ fn add_boards(rows: &mut Vec<ClusterGpu>, found: &Allocations<'_>) {
             match row {
                 Some(row) => add_board(row, gpu),
                 None => {
+                    let is_shared = gpu.mode == "shared";
+                    let part = fraction::text(gpu.allocated_bytes, gpu.usable_bytes);
                     let mut row = ClusterGpu {
                         node: node.clone(),
                         gpu: Some(gpu.index),
                         model: gpu.model.clone(),
                         mode: gpu.mode.clone(),
+                        // In carrier mode no claims hold it: the daemon's own figures.
+                        allocated_bytes: is_shared.then_some(gpu.allocated_bytes),
+                        allocated: is_shared.then_some(part),
                         problem: Some("not published".to_owned()),
                         ..ClusterGpu::default()
                     };

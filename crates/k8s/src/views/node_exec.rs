@@ -221,8 +221,12 @@ fn of_exec(error: ExecError, node: &str, namespace: &str) -> Error {
         )
         .hint("ask the cluster's administrator for this right"),
         _ => {
-            let message = format!("{what}: {}", cluster::chain(&error));
-            Error::new(ErrorCode::NoDaemon, message).hint(format!(
+            // Kubelet's own words: the text of a `Status` repeats them among its fields.
+            let why = match &error {
+                ExecError::Kube(kube::Error::Api(status)) => status.message.clone(),
+                error => cluster::chain(error),
+            };
+            Error::new(ErrorCode::NoDaemon, format!("{what}: {why}")).hint(format!(
                 "kubectl get pods -n {namespace} -l {NODE_PODS} --field-selector spec.nodeName={node}"
             ))
         }

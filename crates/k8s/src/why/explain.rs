@@ -469,8 +469,22 @@ fn starting(pod: &Pod, facts: &Facts) -> Finding {
         };
         Some(slices.iter().any(|slice| of_node(&slice)))
     };
+    if let Some(why) = &facts.node_problem {
+        return Finding::waits(HeldBy::Node, format!("its node {node} is not ready: {why}"))
+            .state(State::Starting)
+            .line("gpu", placed(facts.claim.as_ref()))
+            .option(format!("kubectl describe node {node}"));
+    }
     if let Some(event) = last(&facts.events, "FailedPrepareDynamicResources") {
         let said = event.message.clone().unwrap_or_default();
+        // Kubelet read the claim before the API server's Node authorizer knew of the pod.
+        if said.contains("no relationship found between node") {
+            let summary = format!("kubelet of {node} read its claim too early");
+            return Finding::waits(HeldBy::Node, summary)
+                .state(State::Starting)
+                .line("node", "kubelet tries again 60 to 90 s later")
+                .line("gpu", placed(facts.claim.as_ref()));
+        }
         let summary = match said.contains("not registered") {
             true => format!("the DRA driver of the node {node} does not run"),
             false => format!("the node {node} cannot prepare its GPU"),
@@ -535,6 +549,7 @@ fn running(pod: &Pod, facts: &Facts) -> Finding {
         .unwrap_or_default();
     let place = placed(facts.claim.as_ref());
     let finding = match place.is_empty() {
+        _ if facts.node_problem.is_some() => lost(&node, facts).line("gpu", place),
         true => Finding::waits(HeldBy::Nothing, format!("on {node}, without a GPU claim")),
         false => Finding::waits(HeldBy::Nothing, format!("on {node}")).line("gpu", place),
     };
@@ -559,6 +574,18 @@ fn running(pod: &Pod, facts: &Facts) -> Finding {
     finding
         .state(State::Running)
         .line("kueue", evicted.unwrap_or_default())
+}
+
+/// Its node does not report. The claim keeps its GPU, because the containers may still run there.
+fn lost(node: &str, facts: &Facts) -> Finding {
+    let why = facts.node_problem.as_deref().unwrap_or_default();
+    let summary = format!("on {node}, which is not ready: {why}");
+    Finding::waits(HeldBy::Node, summary)
+        .line("node", "the GPU stays allocated until the node is back, or is removed")
+        .option(format!("kubectl describe node {node}"))
+        .option(format!(
+            "kubectl taint node {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute deletes the pods of a node that is switched off"
+        ))
 }
 
 /// `gpu-0 (19.8 GiB)`, for each device of a claim.

@@ -3,7 +3,7 @@
 use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::units::Bytes;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
+use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate, ResourceSlice};
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt as _};
@@ -58,6 +58,8 @@ pub struct Facts {
     pub claims: Option<Vec<ResourceClaim>>,
     pub slices: Option<Vec<ResourceSlice>>,
     pub events: Vec<Event>,
+    /// Why the pod's node is not ready; `None`: it is, or the user may not read nodes.
+    pub node_problem: Option<String>,
 }
 
 /// # Errors
@@ -93,9 +95,14 @@ pub async fn read(client: &Client, namespace: &str, name: &str) -> Result<Facts,
             pod.as_ref().and_then(|pod| pod.uid()).as_deref(),
         )
         .await,
+        node_problem: None,
         subject,
     };
     if let Some(pod) = &pod {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+        if let Some(node) = node {
+            facts.node_problem = node_problem(client, node).await;
+        }
         claim(client, namespace, pod, &mut facts).await;
     }
     if facts.kueue == Served::Ours {
@@ -177,6 +184,24 @@ async fn subject(
             "give the name of a pod, or job/NAME",
         )),
     }
+}
+
+/// The message of the node's condition Ready, unless it is true.
+async fn node_problem(client: &Client, name: &str) -> Option<String> {
+    let node = Api::<Node>::all(client.clone()).get(name).await.ok()?;
+    let conditions = node.status.and_then(|status| status.conditions);
+    let ready = conditions
+        .into_iter()
+        .flatten()
+        .find(|condition| condition.type_ == "Ready")?;
+    (ready.status != "True").then(|| {
+        let message = ready.message.unwrap_or_default();
+        let message = message.trim_end_matches('.');
+        match message.is_empty() {
+            true => ready.reason.unwrap_or_default(),
+            false => message.to_owned(),
+        }
+    })
 }
 
 /// What may be unreadable for good reasons: then the explanation does without it.

@@ -103,6 +103,8 @@ spec:
     resources:
       limits: {nvidia.com/gpu: "1", clear.ml/fraction-1: 500m, cpu: "2"}
       requests: {nvidia.com/gpu: "1", clear.ml/fraction-1: 500m, cpu: "2"}
+    volumeMounts: [{name: token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}]
+  volumes: [{name: token, projected: {sources: []}}]
   tolerations:
   - {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 300}
 "#,
@@ -133,6 +135,8 @@ spec:
       limits: {{cpu: "2"}}
       requests: {{cpu: "2"}}
       claims: [{{name: fraction-gpu}}]
+    volumeMounts: [{{name: token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}}]
+  volumes: [{{name: token, projected: {{sources: []}}}}]
   resourceClaims: [{{name: fraction-gpu, resourceClaimTemplateName: {name}}}]
   tolerations:
   - {{key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 300}}

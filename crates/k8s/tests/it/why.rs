@@ -254,6 +254,18 @@ fn a_pod_on_a_node_says_what_keeps_its_containers() {
         cluster.done("why train -n vision").out,
         "pod vision/train runs: on node-a\n  gpu      gpu-0 of node-a (39.6 GiB)\n"
     );
+    cluster.server.create(json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node-a" },
+        "status": { "conditions": [
+            condition("Ready", "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status."),
+        ] },
+    }));
+    let said = cluster.done("why train -n vision").out;
+    assert!(
+        said.starts_with("pod vision/train runs: on node-a, which is not ready: Kubelet stopped posting node status\n"),
+        "{said}"
+    );
+    assert!(said.contains("kubectl describe node node-a"), "{said}");
     let failed = json!({ "phase": "Failed", "containerStatuses": [{
         "name": "main", "image": "x", "imageID": "", "ready": false, "restartCount": 0,
         "state": { "terminated": { "exitCode": 137, "reason": "OOMKilled" } },
@@ -264,6 +276,29 @@ fn a_pod_on_a_node_says_what_keeps_its_containers() {
         said.contains("has ended: it failed: container main ended with exit code 137 (OOMKilled)"),
         "{said}"
     );
+}
+
+/// The message is kubelet 1.36.2's.
+#[test]
+fn a_claim_that_kubelet_read_too_early_is_explained() {
+    let cluster = Cluster::bare();
+    cluster.namespace("vision");
+    let bound = claimed(&json!({ "nodeName": "node-a" }));
+    cluster
+        .server
+        .create(pod("train", &bound, &json!({ "phase": "Pending" })));
+    cluster.server.create(json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": { "name": "train.1", "namespace": "vision" },
+        "involvedObject": { "uid": uid(&cluster, "pods", "train") }, "type": "Warning", "reason": "FailedPrepareDynamicResources",
+        "message": "Failed to prepare dynamic resources: prepare dynamic resources: fetch ResourceClaim train-claim: resourceclaims.resource.k8s.io \"train-claim\" is forbidden: User \"system:node:node-a\" cannot get resource \"resourceclaims\" in API group \"resource.k8s.io\" in the namespace \"vision\": no relationship found between node 'node-a' and this object",
+        "lastTimestamp": "2026-11-27T00:48:37Z",
+    }));
+    let said = cluster.done("why train -n vision").out;
+    assert!(
+        said.starts_with("pod vision/train starts: kubelet of node-a read its claim too early\n"),
+        "{said}"
+    );
+    assert!(said.contains("60 to 90 s"), "{said}");
 }
 
 #[test]

@@ -210,6 +210,26 @@ fn pods_of_such_a_template_get_the_rest_and_are_checked_as_any_other() {
     }
 }
 
+/// Kubelet reads the claim of a pod without volumes at once, before the API server's authorizer may know of the pod.
+#[test]
+fn only_a_pod_without_volumes_gets_one() {
+    let mut pod = template(json!({ "clearml-injector/fraction": "0.5" }), json!({}));
+    pod["kind"] = json!("Pod");
+    let mutated = |pod: &Value| inject(pod, &of_80(), Steps::Eighths).unwrap().unwrap().pod;
+    let spec = mutated(&pod)["spec"].clone();
+    assert_eq!(
+        spec["containers"][0]["volumeMounts"],
+        json!([{ "name": "divvy-pod", "mountPath": "/run/divvy-pod", "readOnly": true }])
+    );
+    let path = &spec["volumes"][0]["downwardAPI"]["items"][0]["fieldRef"]["fieldPath"];
+    assert_eq!(*path, "metadata.annotations['divvy.dev/gpus']");
+    pod["spec"]["volumes"] = json!([{ "name": "token", "projected": { "sources": [] } }]);
+    pod["spec"]["containers"][0]["volumeMounts"] =
+        json!([{ "name": "token", "mountPath": "/var/run/secrets" }]);
+    let spec = mutated(&pod)["spec"].clone();
+    assert_eq!(spec["volumes"], pod["spec"]["volumes"]);
+}
+
 #[test]
 fn the_objects_of_another_controller_are_left_to_it_other_than_jobs() {
     let owned = |kind: &str| {

@@ -14,6 +14,7 @@ fn wish(amount: Amount) -> Submission {
         cpu: None,
         memory: Some("8Gi".to_owned()),
         root: false,
+        whole_by_label: false,
     }
 }
 
@@ -90,6 +91,30 @@ fn whole_gpus_and_instances_are_limits_that_need_no_webhook() {
         limits(Amount::Mig(profile)),
         json!({ "nvidia.com/mig-1g.10gb.me": 1, "memory": "8Gi" })
     );
+}
+
+#[test]
+fn whole_gpus_become_the_label_where_the_webhook_serves_them() {
+    let wish = Submission {
+        whole_by_label: true,
+        ..wish(Amount::Whole(2))
+    };
+    let pod = wish.pod();
+    assert_eq!(
+        pod["metadata"]["labels"],
+        json!({ "clearml-injector/fraction": "2" })
+    );
+    let inventory = Inventory {
+        sizes: [Bytes::gib(80)].into(),
+        ..Inventory::default()
+    };
+    let injection = inject(&pod, &inventory, Steps::Eighths).unwrap().unwrap();
+    assert_eq!(
+        injection.pod["metadata"]["annotations"]["divvy.dev/gpus"],
+        "1.000,1.000"
+    );
+    let limits = &injection.pod["spec"]["containers"][0]["resources"]["limits"];
+    assert_eq!(*limits, json!({ "memory": "8Gi" }));
 }
 
 #[test]

@@ -156,6 +156,20 @@ fn gpus_have_fractions_as_requested_room_as_the_scheduler_sees_it_and_use_as_the
 }
 
 #[test]
+fn a_gpu_of_a_carrier_node_has_the_figures_of_its_daemon() {
+    let mut objects = objects();
+    let gpu = &mut objects.boards.get_mut("a").unwrap().gpus[2];
+    gpu.mode = "shared".to_owned();
+    gpu.allocated_bytes = gpu.usable_bytes / 2;
+    let rows = gpus(&objects.require_slices().unwrap());
+    let row = rows.iter().find(|row| row.gpu == Some(2)).unwrap();
+    assert_eq!(
+        (row.allocated.as_deref(), row.allocated_bytes),
+        (Some("0.5"), Some(11 << 30))
+    );
+}
+
+#[test]
 fn without_the_right_to_list_claims_what_is_free_is_unknown_and_not_all() {
     let mut objects = objects();
     objects.claims = None;
