@@ -6,6 +6,7 @@ mod advisories;
 mod allocators;
 mod arrows;
 mod bench;
+mod boards;
 mod cargo;
 mod decisions;
 mod demo;
@@ -66,6 +67,8 @@ enum Verb {
     Prose(prose::Args),
     /// Check the imports between rooms: prints rooms, levels, arrows, arrows back, and the largest cycle of files
     Arrows,
+    /// Generate the boards for Grafana: deploy/helm/divvy/dashboards
+    Boards,
     /// Generate the tables of NVIDIA's exported symbols from NVIDIA's headers
     Symbols(symbols::Args),
 }
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Verb::Advisories(args) => advisories::run(&args),
         Verb::Prose(args) => prose::show(&args),
         Verb::Arrows => check_rooms(),
+        Verb::Boards => boards::write(),
         Verb::Symbols(args) => symbols::run(&args),
     };
     match outcome {
