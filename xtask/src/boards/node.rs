@@ -1,5 +1,5 @@
-//! The board of one machine, or of one node of a cluster: who holds which GPU, what waits and why, and whether the
-//! figures agree.
+//! The board of one machine, or of one node of a cluster: the holders of each GPU, the waiting jobs with their reasons,
+//! and whether the figures agree.
 
 use super::panel::{Board, Row, Variable, lines, stack, stat, table};
 

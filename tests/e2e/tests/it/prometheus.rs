@@ -112,7 +112,7 @@ mod exhaustive {
         let textfiles = folder.path().join("textfiles");
         fs::create_dir(&textfiles).expect("the folder is ours");
         fs::write(textfiles.join(TEXTFILE), lab.page()).expect("the folder is ours");
-        let (node, _exporter) = match programs.has("prometheus-node-exporter") {
+        let (node, exporter) = match programs.has("prometheus-node-exporter") {
             true => {
                 let port = free_port();
                 let words = [
@@ -155,6 +155,13 @@ mod exhaustive {
             prometheus.query("divvy_job_info{exported_job!=\"\"}").len(),
             0
         );
+        if exporter.is_some() {
+            // The page passes through node_exporter as it is.
+            let errors = prometheus.query("node_textfile_scrape_error != 0");
+            assert_eq!(errors.len(), 0);
+            let passed = format!("divvy_gpu_info{{instance=\"{}\"}}", instance(node));
+            assert_eq!(prometheus.query(&passed).len(), gpus.len());
+        }
         let own = |alert: &&Value| {
             let labels = &alert["labels"];
             labels["instance"] == ours.as_str() && labels["alertname"] != "DivvyIdleJob"

@@ -63,7 +63,7 @@ impl Lab {
         let _ = self.home.divvy(&words).ok();
     }
 
-    /// A job on an instance and one on half a GPU, which use them.
+    /// A job on an instance, one on half a GPU, and one that is held.
     pub fn work(&self) {
         self.project("nlp", "1");
         let half = ["-g", "0.5", "-p", "nlp", "--compute", "strict"];
@@ -71,6 +71,7 @@ impl Lab {
         let profile = ["--mig-profile", "1g.5gb"];
         let instance = self.home.submit_holder(&profile, 2 * MIB, "instance");
         let _ = (self.home.running(&half), self.home.running(&instance));
+        let _ = self.home.submit(&["-g", "0.1", "--hold"], &["true"]);
     }
 
     /// A program without the limiter takes 3 GiB.
@@ -134,7 +135,7 @@ impl Lab {
                 .then_some(())
         });
         self.control(&format!("hold:3/{id}/0"));
-        let _ = self.home.divvy(&["admin", "mig", "gc", "--yes"]).ok();
+        let _ = self.home.divvy(&["admin", "mig", "gc"]).ok();
     }
 
     /// Has the simulated driver do what no program can ask of it.
