@@ -187,6 +187,13 @@ mod exhaustive {
             silent.is_empty()
         });
 
+        // The held job has waited for longer than the rule allows, but not for GPUs.
+        let held = "count(divvy_pending_jobs{reason=\"held\"} == 1)";
+        assert_eq!(prometheus.query(held).len(), 1);
+        let alerts = prometheus.alerts();
+        let stuck = |alert: &&Value| alert["labels"]["alertname"] == "DivvyQueueStuck";
+        assert_eq!(alerts.iter().find(stuck), None, "only a held job waits");
+
         let mut fired: BTreeMap<String, Fired> = BTreeMap::new();
         let mut check = |name: &str,
                          instance: &str,
