@@ -44,3 +44,4 @@ mod unresponsive;
 mod usage;
 mod users;
 mod verbs;
+mod web;
