@@ -87,7 +87,11 @@ fn content(root: &Path, below: &str) -> io::Result<Option<Vec<u8>>> {
     let is_vendored = below.starts_with("vendor/");
     let is_module = below.ends_with(".js") && !SCRIPTS.contains(&below);
     Ok(match below {
-        "main.js" => Some(bundle::bundle(root, below).map_err(io::Error::other)?.into()),
+        "main.js" => Some(
+            bundle::bundle(root, below)
+                .map_err(io::Error::other)?
+                .into(),
+        ),
         "style.css" => Some(bundle::style(&fs::read_to_string(root.join(below))?).into()),
         _ if is_module && !is_vendored => None,
         _ => Some(fs::read(root.join(below))?),

@@ -39,15 +39,20 @@ impl Bundle {
             return Ok(());
         }
         if self.open.iter().any(|open| open == path) {
-            return Err(format!("{path} imports itself, through {}", self.open.join(", ")));
+            return Err(format!(
+                "{path} imports itself, through {}",
+                self.open.join(", ")
+            ));
         }
         if path.contains("vendor/") {
             let name = format!("m{}", self.names.len());
-            writeln!(self.text, "import * as {name} from \"./{path}\";").map_err(|error| error.to_string())?;
+            writeln!(self.text, "import * as {name} from \"./{path}\";")
+                .map_err(|error| error.to_string())?;
             self.names.insert(path.to_owned(), name);
             return Ok(());
         }
-        let source = fs::read_to_string(root.join(path)).map_err(|error| format!("{path}: {error}"))?;
+        let source =
+            fs::read_to_string(root.join(path)).map_err(|error| format!("{path}: {error}"))?;
         let module = Module::read(path, &source)?;
         self.open.push(path.to_owned());
         let mut head = String::new();
@@ -62,7 +67,10 @@ impl Bundle {
         let exports = module.exports.join(", ");
         self.text += &match is_entry {
             true => format!("{head}{}", module.body),
-            false => format!("const {name} = (() => {{\n{head}{}return {{{exports}}};\n}})();\n", module.body),
+            false => format!(
+                "const {name} = (() => {{\n{head}{}return {{{exports}}};\n}})();\n",
+                module.body
+            ),
         };
         self.names.insert(path.to_owned(), name);
         Ok(())
@@ -115,14 +123,20 @@ fn without_comments(source: &str) -> String {
     }
     text += rest;
     let is_code = |line: &&str| !line.trim_start().starts_with("//");
-    text.lines().filter(is_code).map(|line| format!("{line}\n")).collect()
+    text.lines()
+        .filter(is_code)
+        .map(|line| format!("{line}\n"))
+        .collect()
 }
 
 /// `a, b` and the path of the module, from the root, of `import { a, b } from "../c.js";`.
 fn import(path: &str, line: &str) -> Option<(String, String)> {
     let (names, from) = line.strip_prefix("import {")?.split_once("} from \"")?;
     let from = from.strip_suffix("\";")?;
-    let names = names.split(',').map(str::trim).filter(|name| !name.is_empty());
+    let names = names
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty());
     let names: Vec<String> = names.map(|name| name.replace(" as ", ": ")).collect();
     let mut folder: Vec<&str> = path.split('/').collect();
     folder.pop();
@@ -155,7 +169,11 @@ pub fn style(source: &str) -> String {
         rest = after.split_once("*/").map_or("", |(_, rest)| rest);
     }
     text += rest;
-    text.lines().map(str::trim).filter(|line| !line.is_empty()).map(|line| format!("{line}\n")).collect()
+    text.lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .map(|line| format!("{line}\n"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -169,7 +187,10 @@ mod tests {
         let module = Module::read("lib/x.js", source).unwrap();
         assert_eq!(module.imports, [("a, b: c".to_owned(), "c.js".to_owned())]);
         assert_eq!(module.exports, ["d", "e"]);
-        assert_eq!(module.body, "const d =  (a);\nasync function e() {\nreturn c;\n}\nclass F {}\n");
+        assert_eq!(
+            module.body,
+            "const d =  (a);\nasync function e() {\nreturn c;\n}\nclass F {}\n"
+        );
     }
 
     #[test]
@@ -187,7 +208,10 @@ mod tests {
             "export const { a } = b;",
         ] {
             let error = Module::read("lib/x.js", line).unwrap_err();
-            assert!(error.contains("lib/x.js") && error.contains(line), "{error}");
+            assert!(
+                error.contains("lib/x.js") && error.contains(line),
+                "{error}"
+            );
         }
     }
 
@@ -195,8 +219,14 @@ mod tests {
     fn a_module_stands_once_and_after_what_it_imports() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
-        write("main.js", "import { a } from \"./a.js\";\nimport { b } from \"./b.js\";\nuse(a, b);\n");
-        write("a.js", "import { b } from \"./b.js\";\nimport { h } from \"./vendor/p.js\";\nexport const a = h(b);\n");
+        write(
+            "main.js",
+            "import { a } from \"./a.js\";\nimport { b } from \"./b.js\";\nuse(a, b);\n",
+        );
+        write(
+            "a.js",
+            "import { b } from \"./b.js\";\nimport { h } from \"./vendor/p.js\";\nexport const a = h(b);\n",
+        );
         write("b.js", "export const b = 1;\n");
         let text = bundle(folder.path(), "main.js").unwrap();
         assert_eq!(
@@ -205,15 +235,25 @@ mod tests {
              const m2 = (() => {\nconst {b} = m0;\nconst {h} = m1;\nconst a = h(b);\nreturn {a};\n})();\n\
              const {a} = m2;\nconst {b} = m0;\nuse(a, b);\n"
         );
-        write("b.js", "import { a } from \"./a.js\";\nexport const b = a;\n");
+        write(
+            "b.js",
+            "import { a } from \"./a.js\";\nexport const b = a;\n",
+        );
         let error = bundle(folder.path(), "main.js").unwrap_err();
         assert!(error.contains("imports itself"), "{error}");
         fs::remove_file(folder.path().join("b.js")).unwrap();
-        assert!(bundle(folder.path(), "main.js").unwrap_err().starts_with("b.js: "));
+        assert!(
+            bundle(folder.path(), "main.js")
+                .unwrap_err()
+                .starts_with("b.js: ")
+        );
     }
 
     #[test]
     fn a_style_sheet_loses_comments_and_indentation() {
-        assert_eq!(style("/* a\n b */\n:root {\n  --c: #fff; /* c */\n}\n"), ":root {\n--c: #fff;\n}\n");
+        assert_eq!(
+            style("/* a\n b */\n:root {\n  --c: #fff; /* c */\n}\n"),
+            ":root {\n--c: #fff;\n}\n"
+        );
     }
 }

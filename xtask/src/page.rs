@@ -19,11 +19,15 @@ pub fn test() -> Result<()> {
     let major = version.as_deref().and_then(major);
     if major.is_none_or(|major| major < OLDEST_NODE) {
         let found = version.unwrap_or_else(|| "not found".to_owned());
-        eprintln!("   MISSING: Node.js {OLDEST_NODE} or later ({found}); the page's unit tests are skipped");
+        eprintln!(
+            "   MISSING: Node.js {OLDEST_NODE} or later ({found}); the page's unit tests are skipped"
+        );
         return Ok(());
     }
     let page = root().join("crates/web");
-    run(Command::new("node").args(["--test", "tests/page/"]).current_dir(page))
+    run(Command::new("node")
+        .args(["--test", "tests/page/"])
+        .current_dir(page))
 }
 
 /// The major version in `v20.20.2`.

@@ -4,7 +4,7 @@
  * @typedef {{ verb: string, title: string, command: string[], path: string, body?: unknown, method?: string,
  *   detail?: string }} Action
  * @typedef {{ user?: string, role?: string, actions?: boolean, why_no_actions?: string | null,
- *   may?: Record<string, boolean> }} Session
+ *   may?: Record<string, boolean>, may_others?: Record<string, boolean> }} Session
  */
 
 import { reference } from "./board.js";
@@ -89,10 +89,8 @@ export const command = (action) => commandLine(action.command);
 export function refusal(verb, session, owner) {
   if (!session) return "the page does not know your role yet";
   if (!session.actions) return session.why_no_actions || "start `divvy web --allow-actions` to change jobs here";
-  const role = session.role ?? "viewer";
-  if (session.may && session.may[verb] === false) return `your role ${role} may not ${verb} jobs`;
-  if (role === "user" && owner && session.user && owner !== session.user) {
-    return `only ${owner} and operators may ${verb} this job`;
-  }
+  if (session.may?.[verb] === false) return `the role ${session.role || "viewer"} may not ${verb} jobs`;
+  const isOther = owner !== undefined && session.user !== undefined && owner !== session.user;
+  if (isOther && session.may_others?.[verb] === false) return `only ${owner} and operators may ${verb} this job`;
   return undefined;
 }

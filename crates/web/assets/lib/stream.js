@@ -153,7 +153,7 @@ export function delay(attempt, random) {
   return Math.round(whole * (0.9 + 0.2 * random));
 }
 
-/** Age of a picture in steps that a screen reader may announce: 5 s, then minutes. @param {number} ms */
+/** Age in whole seconds, in steps that a screen reader may announce: 5 s, then minutes. @param {number} ms */
 export function coarse(ms) {
   const seconds = Math.max(0, Math.floor(ms / 1000));
   return seconds < 60 ? Math.floor(seconds / 5) * 5 : Math.floor(seconds / 60) * 60;

@@ -2,11 +2,10 @@
 
 import { html, useState } from "../vendor/preact.js";
 import { call, Refused } from "../api.js";
-import { refusal } from "../lib/actions.js";
 import { failures, results, sum, total } from "../lib/facts.js";
 import { clean, count, label, memory } from "../lib/format.js";
-import { say, useAnswer, useStore } from "../store.js";
-import { Command, Refusal } from "../ui/action.js";
+import { say, useAnswer } from "../store.js";
+import { Command, Refusal, useRefusal } from "../ui/action.js";
 import { Main } from "../ui/frame.js";
 import { Table } from "../ui/parts.js";
 
@@ -43,11 +42,11 @@ function Findings({ all }) {
 
 /** @param {{ isAbsent: boolean }} props */
 function Selftest({ isAbsent }) {
-  const session = useStore((state) => state.session);
   const [tests, setTests] = useState(/** @type {any[] | undefined} */ (undefined));
   const [error, setError] = useState(/** @type {any} */ (undefined));
   const [step, setStep] = useState(/** @type {"" | "asked" | "runs"} */ (""));
-  const why = isAbsent ? "a terminal runs it" : refusal("selftest", session);
+  const off = useRefusal("selftest");
+  const why = isAbsent ? "a terminal runs it" : off;
   const run = async () => {
     setStep("runs");
     setError(undefined);

@@ -92,7 +92,7 @@ export function Jobs({ board }) {
     { name: "for", title: "For", order: "since", isFigure: true, cell: (/** @type {any} */ job) => elapsed(job.since, now) },
     { name: "note", title: "Note", cell: (/** @type {any} */ job) => {
       const { text: words, isAlert } = note(job, now);
-      return html`<span class=${isAlert ? "alert" : ""}>${words}</span>`;
+      return words && html`<span class=${isAlert ? "alert" : ""}>${words}</span>`;
     } },
   ];
   const onSort = (/** @type {string} */ by) =>

@@ -106,8 +106,7 @@ function columns(now, first, open, setOpen) {
     { name: "reason", title: "Reason", className: "reason", cell: cell((job) => label(job.reason ?? words(job.reason_code), 200)) },
     { name: "start", title: "Start", cell: cell((job) => start({ ...first.get(String(job.id)), ...job }, now)) },
     { name: "more", title: "Why", cell: cell((job) => html`<button type="button" class="small" aria-expanded=${open === job.id ? "true" : "false"}
-      aria-label=${`Why #${reference(job)} waits, and actions`} onClick=${() => setOpen(open === job.id ? undefined : job.id)}>
-      ${open === job.id ? "Close" : "Why"}</button>`) },
+      aria-label=${`Why #${reference(job)} waits, and actions`} onClick=${() => setOpen(open === job.id ? undefined : job.id)}>Why</button>`) },
   ];
 }
 

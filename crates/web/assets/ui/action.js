@@ -50,8 +50,7 @@ export function Refusal({ error, what }) {
  * @param {{ action: Action, owner?: string, text?: string, onDone?: () => void }} props
  */
 export function ActionButton({ action, owner, text, onDone }) {
-  const session = useStore((state) => state.session);
-  const why = refusal(action.verb, session, owner);
+  const why = useRefusal(action.verb, owner);
   const ask = () => {
     if (why) say(`not possible: ${why}`);
     else set({ asked: { ...action, onDone } });
@@ -63,16 +62,22 @@ export function ActionButton({ action, owner, text, onDone }) {
     aria-disabled=${why ? "true" : undefined}>${text ?? action.title}</button>`;
 }
 
+/** Why an action is off. @param {string} verb @param {string} [owner] The user of the job. */
+export function useRefusal(verb, owner) {
+  const session = useStore((state) => state.session);
+  const isLost = useStore((state) => state.lost !== undefined);
+  return isLost ? "the daemon does not answer" : refusal(verb, session, owner);
+}
+
 /** Buttons for actions, and below them why they are off. @param {{ actions: Action[], owner?: string, onDone?: () => void, children?: any }} props */
 export function Actions({ actions, owner, onDone, children }) {
-  const session = useStore((state) => state.session);
-  const why = actions.length > 0 ? refusal(actions[actions.length - 1].verb, session, owner) : undefined;
+  const why = useRefusal(actions.at(-1)?.verb ?? "", owner);
   return html`<div class="actions">
     <div class="row">
       ${actions.map((one) => html`<${ActionButton} key=${one.verb + one.title} action=${one} owner=${owner} onDone=${onDone} />`)}
       ${children}
     </div>
-    ${why && html`<p class="quiet">Actions are off: ${why}.</p>`}
+    ${why && actions.length > 0 && html`<p class="quiet">Actions are off: ${why}.</p>`}
   </div>`;
 }
 
@@ -113,7 +118,7 @@ export function Confirm() {
     <p><${Command} text=${command(asked)} /></p>
     <${Refusal} error=${error} />
     <div class="row end">
-      <button type="button" onClick=${close}>Back</button>
+      <button type="button" autofocus onClick=${close}>Back</button>
       <button type="button" class="primary" data-confirm=${asked.verb} disabled=${isBusy} onClick=${act}>
         ${isBusy ? "Waiting for the daemon" : asked.title}</button>
     </div>

@@ -102,7 +102,7 @@ function data(times, series) {
 
 /** @param {Series[]} series @param {string} unit @param {number | undefined} most @param {number} width @param {{ current: any }} point */
 function options(series, unit, most, width, point) {
-  const { ink, line, series: palette } = colours();
+  const { ink, line, ground, series: palette } = colours();
   const colour = (/** @type {Series} */ one) => (one.colour === undefined ? palette.other : palette.all[one.colour]);
   /** @type {any[]} */
   const bands = [];
@@ -119,12 +119,12 @@ function options(series, unit, most, width, point) {
     cursor: { drag: { x: false, y: false }, points: { show: false }, y: false },
     scales: { x: { time: true }, y: { range: (/** @type {any} */ _plot, /** @type {number} */ _low, /** @type {number} */ high) => [0, top(high, most)] } },
     axes: [
-      { ...axis, values: (/** @type {any} */ _plot, /** @type {number[]} */ splits) => splits.map(tick(splits)), space: 64 },
+      { ...axis, size: 30, space: 64, values: (/** @type {any} */ _plot, /** @type {number[]} */ splits) => splits.map(tick(splits)) },
       { ...axis, size: 48, space: 32, values: (/** @type {any} */ _plot, /** @type {number[]} */ splits) => splits.map(String) },
     ],
-    series: [{}, ...series.map((one, at) => ({
+    series: [{}, ...series.map((one) => ({
       label: one.label, stroke: colour(one), width: one.isLine ? 2 : 1, dash: one.isLine ? [6, 4] : undefined,
-      points: { show: false }, fill: one.isLine ? undefined : pattern(colour(one), one.colour ?? at),
+      points: { show: false }, fill: one.isLine ? undefined : pattern(colour(one), one.colour ?? 0, ground),
     }))],
     hooks: { setCursor: [(/** @type {any} */ plot) => point.current(plot.cursor.idx ?? undefined)] },
   };
@@ -167,11 +167,8 @@ function useTheme() {
 let loading;
 
 /** uPlot, loaded with the first chart: the first paint does not wait for it. @returns {Promise<any>} */
-export function plotter() {
+function plotter() {
   loading ??= new Promise((resolve, reject) => {
-    const style = document.createElement("link");
-    style.rel = "stylesheet";
-    style.href = "/assets/vendor/uplot.css";
     const script = document.createElement("script");
     script.src = "/assets/vendor/uplot.js";
     script.onload = () => resolve(/** @type {any} */ (globalThis).uPlot);
@@ -179,24 +176,24 @@ export function plotter() {
       loading = undefined;
       reject(new Error("the chart could not be loaded"));
     };
-    document.head.append(style, script);
+    document.head.append(script);
   });
   return loading;
 }
 
 /** The colours of the theme, from the style sheet. */
-export function colours() {
+function colours() {
   const style = getComputedStyle(document.documentElement);
   const of = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
   const all = Array.from({ length: 8 }, (_, at) => of(`--c${at}`));
-  return { ink: of("--muted"), line: of("--line"), series: { all, other: of("--other") } };
+  return { ink: of("--muted"), line: of("--line"), ground: of("--card"), series: { all, other: of("--other") } };
 }
 
 /**
- * A pattern of a colour: lines of eight directions and spaces, over a tint. It is the sign beside the colour.
- * @param {string} colour @param {number} kind
+ * A pattern of a colour: strokes of the ground over it. It is the sign beside the colour, as in `style.css`.
+ * @param {string} colour @param {number} kind @param {string} ground
  */
-export function pattern(colour, kind) {
+function pattern(colour, kind, ground) {
   const size = 8;
   const scale = Math.max(1, Math.round(devicePixelRatio || 1));
   const canvas = document.createElement("canvas");
@@ -204,11 +201,11 @@ export function pattern(colour, kind) {
   const pen = canvas.getContext("2d");
   if (!pen) return colour;
   pen.scale(scale, scale);
-  pen.globalAlpha = 0.45;
+  pen.globalAlpha = 0.85;
   pen.fillStyle = colour;
   pen.fillRect(0, 0, size, size);
-  pen.globalAlpha = 0.9;
-  pen.strokeStyle = colour;
+  pen.globalAlpha = 0.55;
+  pen.strokeStyle = ground;
   pen.lineWidth = 1.4;
   pen.beginPath();
   for (const [x0, y0, x1, y1] of STROKES[kind % STROKES.length]) {

@@ -98,7 +98,7 @@ function Stale() {
   return html`<section class=${lost ? "stale" : "stale is-off"} aria-label="Connection">
     <p role="status">${lost && html`
       <strong>The daemon does not answer.</strong>
-      ${at > 0 ? ` The picture is ${duration(coarse(age) / 1000)} old. ` : " There is no picture yet. "}
+      ${at > 0 ? ` The picture is ${duration(coarse(age))} old. ` : " There is no picture yet. "}
       <span class="quiet">${label(lost.why, 300)}${lost.hint ? `; ${label(lost.hint, 200)}` : ""}</span>`}
     </p>
     ${lost && html`<button type="button" onClick=${retryNow}>Try now</button>`}

@@ -70,11 +70,11 @@ test("a size that is typed becomes what the command line sends", () => {
 });
 
 test("an action that is off says why", () => {
-  const user = { user: "ana", role: "user", actions: true, may: { cancel: true, resize: false } };
+  const user = { user: "ana", role: "user", actions: true, may: { cancel: true, resize: false }, may_others: { cancel: false } };
   assert.equal(refusal("cancel", user, "ana"), undefined);
   assert.equal(refusal("cancel", user, "bo"), "only bo and operators may cancel this job");
-  assert.equal(refusal("resize", user, "ana"), "your role user may not resize jobs");
-  assert.equal(refusal("cancel", { ...user, role: "operator" }, "bo"), undefined);
+  assert.equal(refusal("resize", user, "ana"), "the role user may not resize jobs");
+  assert.equal(refusal("cancel", { ...user, role: "operator", may_others: { cancel: true } }, "bo"), undefined);
   assert.equal(refusal("cancel", { ...user, actions: false, why_no_actions: "read-only" }, "ana"), "read-only");
   assert.match(refusal("cancel", { role: "admin" }), /--allow-actions/);
   assert.match(refusal("cancel", undefined), /does not know your role/);
