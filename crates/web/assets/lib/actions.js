@@ -79,6 +79,9 @@ export function actionsFor(job) {
   return [job.suspended ? resume(id) : suspend(id), requeue(id), cancel(id)];
 }
 
+/** A hint in pieces: those at odd places are commands. @param {string} hint */
+export const commands = (hint) => (hint.startsWith("divvy ") ? ["", hint] : hint.split("`"));
+
 /** The command line of an action. @param {Action} action */
 export const command = (action) => commandLine(action.command);
 

@@ -1,10 +1,10 @@
 /** Everything about a job, in the names and the order of `divvy describe` (`crates/cli/src/render/describe.rs`). */
 
-import { amount, clean, commandLine, count, elapsed, fullTime, label, memory, seconds, share, state } from "./format.js";
+import { amount, clean, commandLine, count, elapsed, fullTime, label, memory, NONE, seconds, share, state } from "./format.js";
 
 /** @param {any} slice @param {boolean} hasEnded */
 function slice(slice, hasEnded) {
-  const words = [`${share(slice.share)} of GPU ${slice.gpu_index}`, `limit ${memory(slice.memory_limit_bytes)}`];
+  const words = [`${share(slice.share)} of GPU ${slice.gpu_index ?? NONE}`, `limit ${memory(slice.memory_limit_bytes)}`];
   words.push(`enforced by ${slice.enforcement === "mig" ? "the driver (a MIG instance)" : "the limiter"}`);
   if (hasEnded) words.push(`peak ${memory(slice.memory_peak_bytes)}`);
   else {
@@ -64,7 +64,7 @@ export function facts(job, now) {
     ["queue", text(job.queue)],
     ["request", amount(job.request)],
     ["compute", compute(job)],
-    ["image", job.container ? text(commandLine([job.container.image, ...(job.container.arguments ?? [])])) : ""],
+    ["image", job.container ? text(commandLine([job.container.image ?? "", ...(job.container.arguments ?? [])])) : ""],
     ["command", job.redacted ? "not shown: the job of another user" : text(commandLine(job.command ?? []))],
     ["folder", text(job.cwd)],
     ["user", text(job.user)],
@@ -79,7 +79,7 @@ export function facts(job, now) {
     ...(job.slices ?? []).map((/** @type {any} */ one) => /** @type {[string, string]} */ (
       [`slice ${label(one.label, 40)}`, slice(one, job.state === "ended")])),
     ...(job.bypasses ?? []).map((/** @type {any} */ one) => /** @type {[string, string]} */ (
-      ["bypass", `pid ${one.pid} (${label(one.program, 40)}) on GPU ${one.gpu_index}: ${label(one.cause, 500)}`])),
+      ["bypass", `pid ${one.pid ?? NONE} (${label(one.program, 40)}) on GPU ${one.gpu_index ?? NONE}: ${label(one.cause, 500)}`])),
     ["limiter", job.limiter ? text([job.limiter.form, job.limiter.reason].filter(Boolean).join(": ")) : ""],
     ["output", job.output?.stdout ? text(job.output.stdout) : ""],
     ["held by", job.hold ? text(job.hold.by) : ""],

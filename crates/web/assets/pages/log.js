@@ -76,6 +76,7 @@ export function Log({ job }) {
     if (isAtEnd && box.current) box.current.scrollTop = box.current.scrollHeight;
   }, [shown.version, wanted, isAtEnd]);
   const onScroll = () => {
+    if (!box.current) return;
     const { scrollTop, scrollHeight, clientHeight } = box.current;
     setAtEnd(scrollHeight - scrollTop - clientHeight < 24);
   };

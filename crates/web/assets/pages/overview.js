@@ -55,7 +55,7 @@ function Gpu({ board, gpu }) {
     <div class="meter"><span class="name">Memory</span>
       ${gpu.mig ? html`<${Slots} mig=${gpu.mig} label=${`MIG slots of GPU ${gpu.index}`} />`
         : html`<${MemoryBar} board=${board} gpu=${gpu} />`}
-      <span class="figures">${gib(gpu.used_bytes, gpu.allocated_bytes, gpu.usable_bytes)} GiB</span></div>
+      <span class="figures">${gib(gpu.used_bytes)} used, ${gib(gpu.allocated_bytes)} promised of ${gib(gpu.usable_bytes)} GiB</span></div>
     ${!gpu.mig && gpu.mode !== "unmanaged" && html`<div class="meter"><span class="name">Compute</span>
       <${ComputeBar} board=${board} gpu=${gpu} />
       <span class="figures">${share(gpu.share)} allocated</span></div>`}
@@ -79,8 +79,9 @@ export function Jobs({ board }) {
   const [sort, setSort] = useState({ by: "id", isReversed: false });
   const jobs = sorted(matching(board.jobs, text), sort.by, sort.isReversed);
   const columns = [
-    { name: "id", title: "ID", order: "id", isFigure: true, cell: (/** @type {any} */ job) => html`<a href=${jobLink(reference(job))}>
-      <span class=${`swatch part used c${palette.of(`job:${job.id}`)}`} aria-hidden="true"></span> ${reference(job)}</a>` },
+    { name: "id", title: "ID", order: "id", isFigure: true, cell: (/** @type {any} */ job) => html`
+      <span class=${`swatch part used c${palette.of(`job:${job.id}`)}`} aria-hidden="true"></span>${" "}
+      <a href=${jobLink(reference(job))}>${reference(job)}</a>` },
     { name: "user", title: "User", order: "user", cell: (/** @type {any} */ job) => label(job.user, 40) },
     { name: "name", title: "Name", order: "name", className: "name", cell: (/** @type {any} */ job) => label(job.name, 60) },
     { name: "queue", title: "Queue", order: "queue", cell: (/** @type {any} */ job) => label(job.queue ?? "default", 40) },

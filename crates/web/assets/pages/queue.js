@@ -20,10 +20,11 @@ export function Queue({ query }) {
   const key = JSON.stringify(filter);
   const now = useNow();
   const board = useStore((state) => state.board);
-  // The pages so far: each begins after the last job of the one before.
-  const [pages, setPages] = useState([FIRST]);
+  // The pages so far: each begins after the last job of the one before. Another filter begins anew.
+  const [kept, setKept] = useState({ key, pages: [FIRST] });
+  const pages = kept.key === key ? kept.pages : [FIRST];
+  const setPages = (/** @type {typeof pages} */ pages) => setKept({ key, pages });
   const [open, setOpen] = useState(/** @type {string | undefined} */ (undefined));
-  useEffect(() => setPages([FIRST]), [key]);
   const page = pages[pages.length - 1];
   const path = waiting(filter, page.after);
   const { data, error, again } = useAnswer(path, (signal) => list(path, { signal }), { on: board?.waiting, least: 10 });
@@ -60,7 +61,7 @@ function Reasons({ board }) {
   if (!board) return null;
   const reasons = Object.entries(board.waiting.reasons ?? {});
   return html`<p class="summary wide"><strong>${count(board.waiting.count, "job waits", "jobs wait")}</strong>
-    ${reasons.map(([code, number]) => html`<span key=${code}>${number} ${words(code)}</span>`)}</p>`;
+    ${reasons.map(([code, number]) => html`<span key=${code}>${number} ${label(words(code), 40)}</span>`)}</p>`;
 }
 
 /** @param {{ filter: import("../lib/route.js").Filter, board: any }} props */

@@ -2,8 +2,9 @@
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { call, one } from "../api.js";
-import { command, refusal } from "../lib/actions.js";
+import { command, commands, refusal } from "../lib/actions.js";
 import { explained } from "../lib/explain.js";
+import { label } from "../lib/format.js";
 import { get, say, set, useAnswer, useNow, useStore } from "../store.js";
 import { Facts } from "./parts.js";
 
@@ -23,22 +24,21 @@ async function copy(text) {
   say(`copied: ${text}`);
 }
 
-/** @param {{ text: string, label?: string }} props */
-export function Command({ text, label }) {
+/** @param {{ text: string }} props */
+export function Command({ text }) {
   return html`<span class="command">
     <code>${text}</code>
-    <button type="button" class="small" aria-label=${label ?? `Copy the command ${text}`} onClick=${() => copy(text)}>Copy</button>
+    <button type="button" class="small" aria-label=${`Copy the command ${text}`} onClick=${() => copy(text)}>Copy</button>
   </span>`;
 }
 
-/** A refusal of the daemon with its hint. A hint that is a command can be copied. @param {{ error: any, what?: string }} props */
+/** A refusal of the daemon with its hint, whose commands can be copied. @param {{ error: any, what?: string }} props */
 export function Refusal({ error, what }) {
   if (!error) return null;
-  const hint = error.hint ?? "";
-  const isCommand = /^`?divvy [^`]*`?$/.test(hint);
+  const hint = commands(label(error.hint ?? "", 500));
   return html`<div class="refused" role="alert">
-    <p>! ${what ? `${what}: ` : ""}${error.message}</p>
-    ${hint && html`<p class="hint">hint: ${isCommand ? html`<${Command} text=${hint.replaceAll("`", "")} />` : hint}</p>`}
+    <p>! ${what ? `${what}: ` : ""}${label(error.message, 500)}</p>
+    ${error.hint && html`<p>${"hint: "}${hint.map((text, at) => (at % 2 === 1 ? html`<${Command} text=${text} />` : text))}</p>`}
   </div>`;
 }
 
@@ -92,6 +92,8 @@ export function Confirm() {
     setError(undefined);
     setBusy(false);
     dialog.current?.showModal();
+    // The safe answer is the nearest.
+    dialog.current?.querySelector("[data-back]").focus();
   }, [asked]);
   if (!asked) return null;
   const close = () => {
@@ -118,7 +120,7 @@ export function Confirm() {
     <p><${Command} text=${command(asked)} /></p>
     <${Refusal} error=${error} />
     <div class="row end">
-      <button type="button" autofocus onClick=${close}>Back</button>
+      <button type="button" data-back="" onClick=${close}>Back</button>
       <button type="button" class="primary" data-confirm=${asked.verb} disabled=${isBusy} onClick=${act}>
         ${isBusy ? "Waiting for the daemon" : asked.title}</button>
     </div>

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { actionsFor, bytes, command, move, refusal, resize } from "../../assets/lib/actions.js";
+import { actionsFor, bytes, command, commands, move, refusal, resize } from "../../assets/lib/actions.js";
 import { enough, explained, reason, refusal as refused, requestable, sentence, start } from "../../assets/lib/explain.js";
 import { facts, results, sum, total } from "../../assets/lib/facts.js";
 import { filter, format, jobLink, largest, parse, places, token, waiting } from "../../assets/lib/route.js";
@@ -133,7 +133,8 @@ test("facts leave out what says nothing, and what is another user's", () => {
   assert.equal(shown.get("compute"), "fair · no other job on its GPUs");
   assert.equal(shown.has("project"), false);
   assert.match(new Map(facts({ ...job, redacted: true, command: [] }, now)).get("command"), /another user/);
-  assert.ok(facts({}, now).every(([, value]) => !/NaN|undefined|null/.test(value)));
+  const bare = { slices: [{}], bypasses: [{}], after: [{}], request: {}, container: {} };
+  assert.ok(facts(bare, now).every(([, value]) => !/NaN|undefined|null/.test(value)));
 });
 
 test("findings and self-tests have the sums of their commands", () => {
@@ -142,4 +143,10 @@ test("findings and self-tests have the sums of their commands", () => {
   assert.equal(total([{ status: "fail" }]).isAlert, true);
   assert.equal(sum({ passed: false, checks: [{ result: "enforced" }, { result: "not_enforced" }] }), "1 enforced, 0 agree, 0 not available, 1 failed: the limit does not hold");
   assert.deepEqual([results({ items: [1] }), results([2]), results(null), results({})], [[1], [2], [], []]);
+});
+
+test("commands of a hint are found", () => {
+  assert.deepEqual(commands("divvy gpus"), ["", "divvy gpus"]);
+  assert.deepEqual(commands("`divvy admin mig ls` lists them"), ["", "divvy admin mig ls", " lists them"]);
+  assert.deepEqual(commands("use 10"), ["use 10"]);
 });
