@@ -41,7 +41,7 @@ function untilVisible() {
 
 /** Follows the board for as long as the page lives. */
 export async function follow() {
-  for (let attempt = 0; ; ) {
+  for (let attempt = 0; ;) {
     await untilVisible();
     const before = heard;
     try {

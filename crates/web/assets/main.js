@@ -15,7 +15,12 @@ import { Confirm } from "./ui/action.js";
 import { Frame, Said, Token } from "./ui/frame.js";
 
 const PAGES = /** @type {Record<string, any>} */ ({
-  overview: Overview, queue: Queue, job: Job, people: People, mig: Mig, doctor: Doctor,
+  overview: Overview,
+  queue: Queue,
+  job: Job,
+  people: People,
+  mig: Mig,
+  doctor: Doctor,
 });
 
 function useRoute() {

@@ -78,7 +78,10 @@ export function useAnswer(key, ask, { every = 0, on, least = 5 } = {}) {
   const [turn, setTurn] = useState(0);
   const isLost = useStore((state) => state.lost !== undefined);
   const last = useRef({
-    key: /** @type {unknown} */ (undefined), data: /** @type {T | undefined} */ (undefined), at: 0, isBusy: false,
+    key: /** @type {unknown} */ (undefined),
+    data: /** @type {T | undefined} */ (undefined),
+    at: 0,
+    isBusy: false,
   });
   const again = () => setTurn((turn) => turn + 1);
   // An answer that takes longer than the time between two looks is not asked for twice.
@@ -92,17 +95,20 @@ export function useAnswer(key, ask, { every = 0, on, least = 5 } = {}) {
     const known = last.current.key === key ? last.current.data : undefined;
     last.current = { key, data: known, at: Date.now(), isBusy: true };
     setAsking(true);
-    ask(abort.signal, known).then((data) => {
-      if (abort.signal.aborted) return;
-      Object.assign(last.current, { data, isBusy: false });
-      setAnswer({ key, data });
-      setAsking(false);
-    }, (error) => {
-      if (abort.signal.aborted) return;
-      last.current.isBusy = false;
-      setAnswer({ key, data: known, error });
-      setAsking(false);
-    });
+    ask(abort.signal, known).then(
+      (data) => {
+        if (abort.signal.aborted) return;
+        Object.assign(last.current, { data, isBusy: false });
+        setAnswer({ key, data });
+        setAsking(false);
+      },
+      (error) => {
+        if (abort.signal.aborted) return;
+        last.current.isBusy = false;
+        setAnswer({ key, data: known, error });
+        setAsking(false);
+      },
+    );
     return () => abort.abort();
   }, [key, turn, isLost]);
 

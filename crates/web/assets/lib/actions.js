@@ -2,7 +2,7 @@
  * What a user may do to a job: the command line that does the same, the call, and the reason why it is off.
  *
  * @typedef {{ verb: string, title: string, command: string[], path: string, body?: unknown, method?: string,
- *   detail?: string }} Action
+ *   detail?: string, onDone?: () => void }} Action
  * @typedef {{ user?: string, role?: string, actions?: boolean, why_no_actions?: string | null,
  *   may?: Record<string, boolean>, may_others?: Record<string, boolean> }} Session
  */
@@ -13,7 +13,12 @@ import { commandLine } from "./format.js";
 /** @param {string} job @param {string} call */
 const path = (job, call) => `/v1/jobs/${encodeURIComponent(job)}/${call}`;
 
-/** @param {string} verb @param {string} title @param {string} job @param {{ call?: string, words?: string[], body?: unknown, detail?: string }} [more] */
+/**
+ * @param {string} verb
+ * @param {string} title
+ * @param {string} job
+ * @param {{ call?: string, words?: string[], body?: unknown, detail?: string }} [more]
+ */
 function action(verb, title, job, { call = verb, words = [], body, detail } = {}) {
   return { verb, title, command: ["divvy", verb, job, ...words], path: path(job, call), body, detail };
 }
@@ -66,7 +71,11 @@ export function resize(job, typed) {
   return `${text || "nothing"} is no size: use 0.5, 12G, or fair=0.25`;
 }
 
-/** The actions on a job, in the order of their buttons. @param {any} job A job of the API or of the board. @returns {Action[]} */
+/**
+ * The actions on a job, in the order of their buttons.
+ * @param {any} job A job of the API or of the board.
+ * @returns {Action[]}
+ */
 export function actionsFor(job) {
   const id = reference(job);
   const state = job.state ?? "running";

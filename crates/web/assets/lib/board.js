@@ -49,10 +49,16 @@ export function applied(board, change) {
   });
 }
 
-/** The slices on a GPU with their jobs, in the order of the jobs. @param {any} board @param {number} gpu */
+/**
+ * The slices on a GPU with their jobs, in the order of the jobs.
+ * @param {any} board @param {number} gpu @returns {{ job: any, slice: any }[]}
+ */
 export function slicesOn(board, gpu) {
   return board.jobs.flatMap((/** @type {any} */ job) =>
-    listed(job.slices).filter((slice) => slice.gpu === gpu).map((slice) => ({ job, slice })));
+    listed(job.slices)
+      .filter((slice) => slice.gpu === gpu)
+      .map((slice) => ({ job, slice })),
+  );
 }
 
 /** Sum of a figure over the slices of a job. @param {any} job @param {(slice: any) => number | undefined} figure */
@@ -65,7 +71,9 @@ export const peak = (slice) => slice.peak_bytes ?? slice.memory_peak_bytes ?? sl
 
 /** GPU time that a job used, in thousandths; `undefined` if none is measured. @param {any} job */
 export function shareUsed(job) {
-  const used = listed(job.slices).map((slice) => slice.share_used).filter((one) => Number.isFinite(one));
+  const used = listed(job.slices)
+    .map((slice) => slice.share_used)
+    .filter((one) => Number.isFinite(one));
   return used.length > 0 ? used.reduce((total, one) => total + one, 0) : undefined;
 }
 
@@ -82,7 +90,6 @@ export function allocated(board) {
 
 /** Running jobs as rows: notes, order and filter, in the words of `divvy top` (`crates/cli/src/top`). */
 
-
 /** `gpu0.5a`, or `gpu0+3` of a job on several GPUs. @param {any} job */
 export function place(job) {
   const slices = job.slices ?? [];
@@ -92,7 +99,11 @@ export function place(job) {
 }
 
 /** @param {any} job */
-export const used = (job) => gib(sum(job, (slice) => slice.used_bytes), sum(job, (slice) => slice.limit_bytes));
+export const used = (job) =>
+  gib(
+    sum(job, (slice) => slice.used_bytes),
+    sum(job, (slice) => slice.limit_bytes),
+  );
 /** @param {any} job */
 export const peaks = (job) => gib(sum(job, peak));
 /** GPU time used and held, in percent of a GPU: `27/50`. @param {any} job */
@@ -149,8 +160,11 @@ export function sorted(jobs, by, isReversed) {
 export function matching(jobs, wanted) {
   const needle = wanted.trim().toLowerCase();
   if (needle === "") return jobs;
-  return jobs.filter((job) => [reference(job), job.name, job.user, job.queue ?? "default", job.project]
-    .some((field) => text(field).toLowerCase().includes(needle)));
+  return jobs.filter((job) =>
+    [reference(job), job.name, job.user, job.queue ?? "default", job.project].some((field) =>
+      text(field).toLowerCase().includes(needle),
+    ),
+  );
 }
 
 /** Which of the eight colours and patterns a job or a user has. A key keeps its colour while the page lives. */

@@ -1,6 +1,19 @@
 /** Why a job waits, and what would start it, in the words of `divvy why` (`crates/cli/src/render/why.rs`). */
 
-import { clean, clock, commandLine, elapsed, exactMemory, instant, isFigure, label, memories, memory, seconds, short } from "./format.js";
+import {
+  clean,
+  clock,
+  commandLine,
+  elapsed,
+  exactMemory,
+  instant,
+  isFigure,
+  label,
+  memories,
+  memory,
+  seconds,
+  short,
+} from "./format.js";
 
 /** Jobs that a sentence names. */
 const MOST_NAMED = 8;
@@ -106,7 +119,6 @@ function changes(why) {
 
 /** Refused memory, in the words of `divvy oom` (`crates/cli/src/render/oom.rs`). */
 
-
 const MIB = 2 ** 20;
 
 /** @param {any} oom */
@@ -141,8 +153,10 @@ function cause(record) {
     case "gpu_full":
       if (exceedsGpu(record)) return "the driver refused it: it is larger than the GPU, so no limit is enough";
       return `the GPU was full${free && `: ${free} free`}; the slice had room: ${slice} in use`;
-    case "not_in_slice": return "the GPU is not one of the job's";
-    default: return "the driver refused it; the limit does not count this kind of memory";
+    case "not_in_slice":
+      return "the GPU is not one of the job's";
+    default:
+      return "the driver refused it; the limit does not count this kind of memory";
   }
 }
 
@@ -158,7 +172,10 @@ export function refusal(record, now) {
   const process = `pid ${record.pid} ${label(record.program, 40)}`;
   const title = `${process}: ${label(record.api, 60)} requested ${asked(record)}${gpu}`;
   /** @type {[string, string][]} */
-  const facts = [["when", `${elapsed(record.at, now)} ago`], ["cause", cause(record)]];
+  const facts = [
+    ["when", `${elapsed(record.at, now)} ago`],
+    ["cause", cause(record)],
+  ];
   const peers = record.peers ?? [];
   if (isFigure(record.gpu_index)) {
     const users = [`this process ${memory(record.own_bytes)}`];
@@ -184,7 +201,11 @@ export function refusal(record, now) {
   return { key: record.number, title, facts };
 }
 
-/** The smallest limit with which every refused call succeeds, in bytes. @param {any} oom @returns {number | undefined} */
+/**
+ * The smallest limit with which every refused call succeeds, in bytes.
+ * @param {any} oom
+ * @returns {number | undefined}
+ */
 export function enough(oom) {
   const limits = (oom.records ?? []).map((/** @type {any} */ one) => one.sufficient_limit_bytes).filter(isFigure);
   return limits.length > 0 ? Math.max(...limits) : undefined;
@@ -195,8 +216,9 @@ export function reason(advice) {
   const [had, ask] = [advice.memory_limit_bytes, advice.memory_bytes];
   const change = had === ask ? "unchanged" : had < ask ? `${memory(ask - had)} more` : `${memory(had - ask)} less`;
   const { runs, denied_runs: denied, would_deny_runs: would } = advice;
-  const fared = denied === 0
-    ? `${would} of ${runs} runs would have been refused memory`
-    : `${denied} of ${runs} runs were refused memory, ${would} would have been`;
+  const fared =
+    denied === 0
+      ? `${would} of ${runs} runs would have been refused memory`
+      : `${denied} of ${runs} runs were refused memory, ${would} would have been`;
   return `${change}${advice.amount ? "" : ", but no GPU here has so much"}; ${fared}`;
 }

@@ -9,7 +9,13 @@ export const NONE = "–";
 const MIB = 2 ** 20;
 const GIB = 2 ** 30;
 /** @type {[string, number][]} Largest first. */
-const UNITS = [["TiB", 2 ** 40], ["GiB", GIB], ["MiB", MIB], ["KiB", 1024], ["B", 1]];
+const UNITS = [
+  ["TiB", 2 ** 40],
+  ["GiB", GIB],
+  ["MiB", MIB],
+  ["KiB", 1024],
+  ["B", 1],
+];
 /** Above this a figure means "no limit": no GPU has an exbibyte. */
 const UNLIMITED = 2 ** 60;
 /** Combining marks that one base may carry, as in `crates/core/src/model/escape.rs`. */
@@ -146,8 +152,17 @@ export function short(time, now) {
 export function seconds(seconds) {
   if (!isFigure(seconds)) return NONE;
   const s = Math.floor(seconds);
-  const parts = [[Math.floor(s / 3600), "h"], [Math.floor(s / 60) % 60, "m"], [s % 60, "s"]];
-  return parts.filter(([n]) => n).map(([n, unit]) => `${n}${unit}`).join(" ") || "0s";
+  const parts = [
+    [Math.floor(s / 3600), "h"],
+    [Math.floor(s / 60) % 60, "m"],
+    [s % 60, "s"],
+  ];
+  return (
+    parts
+      .filter(([n]) => n)
+      .map(([n, unit]) => `${n}${unit}`)
+      .join(" ") || "0s"
+  );
 }
 
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -170,7 +185,11 @@ export function moment(time, now) {
   return isThisYear ? `${MONTHS[one.date.getMonth()]} ${pad(one.date.getDate())} ${one.minutes}` : one.day;
 }
 
-/** A time of day; with the date unless it is today's: `13:10`, `11-25 13:10`. @param {unknown} time @param {number} now */
+/**
+ * A time of day; with the date unless it is today's: `13:10`, `11-25 13:10`.
+ * @param {unknown} time
+ * @param {number} now
+ */
 export function clock(time, now) {
   const at = instant(time);
   if (at === undefined) return NONE;
@@ -218,7 +237,11 @@ export function clean(text) {
   return shown;
 }
 
-/** A cleaned text of at most so many characters, `–` if there is none. @param {unknown} text @param {number} [most] */
+/**
+ * A cleaned text of at most so many characters, `–` if there is none.
+ * @param {unknown} text
+ * @param {number} [most]
+ */
 export function label(text, most = 200) {
   const shown = clean(typeof text === "string" && text.length > 4 * most ? text.slice(0, 4 * most) : text);
   if (shown === "") return NONE;
@@ -247,19 +270,30 @@ export function words(code) {
 export function amount(request) {
   if (typeof request === "string") return label(request, 40);
   switch (request?.kind) {
-    case "share": return share(request.thousandths);
-    case "memory": return exactMemory(request.bytes);
-    case "whole": return String(request.count);
-    case "range": return `${request.min}-${request.max}`;
-    case "shares": return `${request.count}x${share(request.thousandths)}`;
-    case "mig": return label(request.profile, 40);
-    default: return NONE;
+    case "share":
+      return share(request.thousandths);
+    case "memory":
+      return exactMemory(request.bytes);
+    case "whole":
+      return String(request.count);
+    case "range":
+      return `${request.min}-${request.max}`;
+    case "shares":
+      return `${request.count}x${share(request.thousandths)}`;
+    case "mig":
+      return label(request.profile, 40);
+    default:
+      return NONE;
   }
 }
 
 /** The words that the command line has for an end, where they differ from the code. */
 const ENDS = /** @type {Record<string, string>} */ ({
-  launch_failed: "failed", supervisor_lost: "lost", bypass: "killed", time_limit: "timed out", idle_timeout: "idle",
+  launch_failed: "failed",
+  supervisor_lost: "lost",
+  bypass: "killed",
+  time_limit: "timed out",
+  idle_timeout: "idle",
   gpu_lost: "GPU lost",
 });
 

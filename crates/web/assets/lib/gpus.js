@@ -4,7 +4,8 @@ import { reference, slicesOn } from "./board.js";
 import { gib, isFigure, label, memory, share } from "./format.js";
 
 /**
- * @typedef {{ kind: "used" | "limit" | "outside" | "elsewhere" | "free", width: number, key?: string, job?: string }} Part
+ * @typedef {"used" | "limit" | "outside" | "elsewhere" | "free"} Kind
+ * @typedef {{ kind: Kind, width: number, key?: string, job?: string }} Part
  * @typedef {{ key: string, name: string, figures: string, job?: string, isAlert?: boolean }} Holder
  */
 
@@ -22,22 +23,31 @@ function filled(parts) {
   return all < 100 ? [...fitted, { kind: "free", width: 100 - all }] : fitted;
 }
 
-/** The holders of a GPU: jobs, other daemons, processes outside Divvy. @param {any} board @param {any} gpu @returns {Holder[]} */
+/**
+ * The holders of a GPU: jobs, other daemons, processes outside Divvy.
+ * @param {any} board
+ * @param {any} gpu
+ * @returns {Holder[]}
+ */
 export function holders(board, gpu) {
   /** @type {Holder[]} */
   const all = slicesOn(board, gpu.index).map(({ job, slice }) => ({
-    key: `job:${job.id}`, job: reference(job), name: `#${reference(job)} ${label(job.user, 40)}`,
+    key: `job:${job.id}`,
+    job: reference(job),
+    name: `#${reference(job)} ${label(job.user, 40)}`,
     figures: `${gib(slice.used_bytes, slice.limit_bytes)} GiB`,
   }));
   for (const held of gpu.held_elsewhere ?? []) {
     all.push({
-      key: `elsewhere:${held.holder}`, name: label(held.holder, 60),
+      key: `elsewhere:${held.holder}`,
+      name: label(held.holder, 60),
       figures: `${share(held.share)}, ${gib(held.memory_bytes)} GiB`,
     });
   }
   if (gpu.unmanaged_bytes > 0) {
-    const who = (gpu.processes ?? []).map((/** @type {any} */ one) =>
-      `${label(one.program ?? "?", 40)} of ${label(one.user ?? "?", 40)}`);
+    const who = (gpu.processes ?? []).map(
+      (/** @type {any} */ one) => `${label(one.program ?? "?", 40)} of ${label(one.user ?? "?", 40)}`,
+    );
     const of = who.length > 0 ? `: ${who.join(", ")}` : "";
     all.push({ key: "outside", isAlert: true, name: `outside${of}`, figures: `${gib(gpu.unmanaged_bytes)} GiB` });
   }
@@ -62,7 +72,12 @@ export function memoryParts(board, gpu) {
   return filled(parts);
 }
 
-/** Compute time: each job's share, and what it used of it in the last 10 s. @param {any} board @param {any} gpu @returns {Part[]} */
+/**
+ * Compute time: each job's share, and what it used of it in the last 10 s.
+ * @param {any} board
+ * @param {any} gpu
+ * @returns {Part[]}
+ */
 export function computeParts(board, gpu) {
   /** @type {Part[]} */
   const parts = slicesOn(board, gpu.index).flatMap(({ job, slice }) => {
@@ -122,23 +137,28 @@ export function room(gpu) {
 
 /** MIG: the picture of a GPU's slots from `GET /v1/gpus`, and what a plan adds to it. */
 
-
 /** Most instances of a plan: as many as slots of 16 GPUs. */
 export const MOST = 128;
 
 /** GPUs in MIG mode in the form of the board's slots. @param {any[]} gpus */
 export function pictures(gpus) {
-  return gpus.filter((gpu) => gpu.mig).map((gpu) => ({
-    index: gpu.index,
-    model: gpu.model,
-    profiles: gpu.mig.profiles ?? [],
-    mig: {
-      slots: gpu.mig.memory_slices,
-      instances: (gpu.mig.instances ?? []).map((/** @type {any} */ one) => ({
-        profile: one.profile, start: one.start, size: one.memory_slices, state: one.state, job: one.job,
-      })),
-    },
-  }));
+  return gpus
+    .filter((gpu) => gpu.mig)
+    .map((gpu) => ({
+      index: gpu.index,
+      model: gpu.model,
+      profiles: gpu.mig.profiles ?? [],
+      mig: {
+        slots: gpu.mig.memory_slices,
+        instances: (gpu.mig.instances ?? []).map((/** @type {any} */ one) => ({
+          profile: one.profile,
+          start: one.start,
+          size: one.memory_slices,
+          state: one.state,
+          job: one.job,
+        })),
+      },
+    }));
 }
 
 /** Every profile of these GPUs once, the smallest first, with the number that jobs get now. @param {any[]} gpus */
@@ -146,7 +166,12 @@ export function profiles(gpus) {
   const all = new Map();
   for (const { profiles } of pictures(gpus)) {
     for (const one of profiles) {
-      const known = all.get(one.name) ?? { name: one.name, bytes: one.memory_bytes, slices: one.memory_slices, available: 0 };
+      const known = all.get(one.name) ?? {
+        name: one.name,
+        bytes: one.memory_bytes,
+        slices: one.memory_slices,
+        available: 0,
+      };
       known.available += Number(one.available) || 0;
       all.set(one.name, known);
     }
@@ -161,7 +186,8 @@ export function profiles(gpus) {
 export function parse(typed) {
   const all = [];
   for (const word of typed.split(/[\s,]+/).filter(Boolean)) {
-    const [, times = "1", profile = ""] = /^(?:(\d{1,3})[x×])?(\d{1,2}g\.\d{1,4}gb(?:[+-][a-z.]{1,20})?)$/.exec(word) ?? [];
+    const [, times = "1", profile = ""] =
+      /^(?:(\d{1,3})[x×])?(\d{1,2}g\.\d{1,4}gb(?:[+-][a-z.]{1,20})?)$/.exec(word) ?? [];
     if (profile === "" || Number(times) === 0) return `${label(word, 40)} is no profile: use 1g.10gb or 2x1g.10gb`;
     for (let at = 0; at < Number(times); at += 1) all.push(profile);
     if (all.length > MOST) return `more than ${MOST} instances`;
@@ -188,4 +214,5 @@ export function planned(plan, gpu) {
 }
 
 /** `1g.10gb (9.6 GiB, 7 free)`. @param {any} profile */
-export const offered = (profile) => `${label(profile.name, 30)} (${memory(profile.bytes)}, ${profile.available} free)`;
+export const offered = (profile) =>
+  `${label(profile.name, 30)} (${memory(profile.bytes)}, ${profile.available} free)`;

@@ -96,7 +96,11 @@ export function total(rows) {
   });
 }
 
-/** What is left of a whole beside its parts, at least 0. @param {(number | null)[]} whole @param {(number | null)[][]} parts */
+/**
+ * What is left of a whole beside its parts, at least 0.
+ * @param {(number | null)[]} whole
+ * @param {(number | null)[][]} parts
+ */
 export function rest(whole, parts) {
   const known = total(parts);
   return whole.map((value, at) => (isFigure(value) ? Math.max(0, value - (known[at] ?? 0)) : null));
@@ -108,6 +112,7 @@ export function rest(whole, parts) {
  */
 export function stacked(rows) {
   const any = total(rows);
+  /** @type {(number | null)[]} */
   let below = any.map((value) => (value === null ? null : 0));
   return rows.map((row) => {
     below = below.map((sum, at) => (sum === null ? null : sum + (row[at] ?? 0)));
@@ -130,7 +135,11 @@ export function grouped(rows) {
 /** Whether a row has any value above zero. @param {(number | null)[]} row */
 export const isSeen = (row) => row.some((value) => value !== null && value > 0);
 
-/** Every n-th index, so that a table has at most so many rows; the last one is in it. @param {number} points @param {number} [most] */
+/**
+ * Every n-th index, so that a table has at most so many rows; the last one is in it.
+ * @param {number} points
+ * @param {number} [most]
+ */
 export function sampled(points, most = 60) {
   const every = Math.max(1, Math.ceil(points / most));
   return Array.from({ length: points }, (_, at) => at).filter((at) => (points - 1 - at) % every === 0);

@@ -1,4 +1,6 @@
-/** Routes inside the page: fragments such as `#/queue?user=ana`, and the token in the fragment of the first address. */
+/**
+ * Routes inside the page: fragments such as `#/queue?user=ana`, and the token in the fragment of the first address.
+ */
 
 export const PAGES = /** @type {const} */ ([
   ["overview", "Overview"],
@@ -101,7 +103,12 @@ export function places(jobs, before, filter) {
   return { rows, seen };
 }
 
-/** Jobs of a GPU, or of all, that had not ended at a time; those with the largest peaks. @param {string} since @param {number} most @param {number} [gpu] */
+/**
+ * Jobs of a GPU, or of all, that had not ended at a time; those with the largest peaks.
+ * @param {string} since
+ * @param {number} most
+ * @param {number} [gpu]
+ */
 export function largest(since, most, gpu) {
   const query = new URLSearchParams({ since, sort: "-peak", limit: String(most), brief: "true" });
   if (gpu !== undefined) query.set("gpu", String(gpu));

@@ -1,4 +1,6 @@
-/** Server-sent events out of pieces of a stream. `EventSource` cannot send a header, so the page reads them itself. */
+/**
+ * Server-sent events out of pieces of a stream. `EventSource` cannot send a header, so the page reads them itself.
+ */
 
 import { clean } from "./format.js";
 
@@ -24,7 +26,11 @@ export class Events {
 }
 
 /** Documents out of a text with one a line. @param {string} text @returns {any[]} */
-export const lines = (text) => text.split("\n").filter(Boolean).map((line) => JSON.parse(line));
+export const lines = (text) =>
+  text
+    .split("\n")
+    .filter(Boolean)
+    .map((line) => JSON.parse(line));
 
 /** @param {string} block */
 function message(block) {
@@ -43,7 +49,6 @@ function message(block) {
  *
  * A carriage return begins its line again, as on a terminal and in `divvy top`. Colours are left out.
  */
-
 
 /** Lines that the page keeps, and characters of a line that it shows. */
 export const MOST_LINES = 2_000;
@@ -145,7 +150,9 @@ export function matching(lines, wanted) {
   return needle === "" ? lines : lines.filter((line) => line.text.toLowerCase().includes(needle));
 }
 
-/** Waits between attempts to reach the daemon, in milliseconds: 0.5, 1, 2, 4, 8, then 10 s, with a spread of a fifth. */
+/**
+ * Waits between attempts to reach the daemon, in milliseconds: 0.5, 1, 2, 4, 8, then 10 s, with a spread of a fifth.
+ */
 
 /** @param {number} attempt From 0. @param {number} random Between 0 and 1. */
 export function delay(attempt, random) {

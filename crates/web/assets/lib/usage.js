@@ -30,19 +30,33 @@ export function rows(totals, daily, key, days) {
     byDay.set(row[key] ?? null, known);
   }
   const one = (/** @type {any} */ row) => ({
-    name: row[key] ?? "", jobs: figure(row.jobs), held: figure(row.allocated_gpu_ms), used: figure(row.used_gpu_ms),
-    idle: figure(row.idle_gpu_ms), loaned: figure(row.loaned_gpu_ms), unknown: figure(row.unknown_gpu_ms),
-    capacity: figure(row.capacity_gpu_ms), days: byDay.get(row[key] ?? null) ?? days.map(() => 0),
+    name: row[key] ?? "",
+    jobs: figure(row.jobs),
+    held: figure(row.allocated_gpu_ms),
+    used: figure(row.used_gpu_ms),
+    idle: figure(row.idle_gpu_ms),
+    loaned: figure(row.loaned_gpu_ms),
+    unknown: figure(row.unknown_gpu_ms),
+    capacity: figure(row.capacity_gpu_ms),
+    days: byDay.get(row[key] ?? null) ?? days.map(() => 0),
   });
   return totals.map(one).sort((a, b) => b.held - a.held || (a.name < b.name ? -1 : 1));
 }
 
-/** What a quota is worth over a period: quota × time, in milliseconds. @param {unknown} quota Thousandths. @param {number} days */
+/**
+ * What a quota is worth over a period: quota × time, in milliseconds.
+ * @param {unknown} quota Thousandths.
+ * @param {number} days
+ */
 export function due(quota, days) {
   return isFigure(quota) ? (quota * days * 24 * HOUR_MS) / 1000 : undefined;
 }
 
-/** The days of a period, the last one today, in the reader's zone: `2026-11-26`. @param {number} now @param {number} count */
+/**
+ * The days of a period, the last one today, in the reader's zone: `2026-11-26`.
+ * @param {number} now
+ * @param {number} count
+ */
 export function days(now, count) {
   const pad = (/** @type {number} */ n) => String(n).padStart(2, "0");
   return Array.from({ length: count }, (_, at) => {
@@ -59,13 +73,39 @@ export function startOf(day) {
   return new Date(year, month - 1, date).toISOString();
 }
 
-/** Rows as a table with hours, for a file. @param {Row[]} rows @param {"user" | "project"} key @param {string[]} days */
+/**
+ * Rows as a table with hours, for a file.
+ * @param {Row[]} rows
+ * @param {"user" | "project"} key
+ * @param {string[]} days
+ */
 export function sheet(rows, key, days) {
   const hours = (/** @type {number | undefined} */ ms) => (ms === undefined ? "" : Math.round(ms / 3600) / 1000);
-  const names = [key, "jobs", "held_gpu_hours", "used_gpu_hours", "idle_gpu_hours", "loaned_gpu_hours",
-    "unmeasured_gpu_hours", "due_gpu_hours", ...days];
-  return [names, ...rows.map((row) => [row.name, row.jobs, hours(row.held), hours(row.used), hours(row.idle),
-    hours(row.loaned), hours(row.unknown), hours(row.due), ...row.days.map(hours)])];
+  const names = [
+    key,
+    "jobs",
+    "held_gpu_hours",
+    "used_gpu_hours",
+    "idle_gpu_hours",
+    "loaned_gpu_hours",
+    "unmeasured_gpu_hours",
+    "due_gpu_hours",
+    ...days,
+  ];
+  return [
+    names,
+    ...rows.map((row) => [
+      row.name,
+      row.jobs,
+      hours(row.held),
+      hours(row.used),
+      hours(row.idle),
+      hours(row.loaned),
+      hours(row.unknown),
+      hours(row.due),
+      ...row.days.map(hours),
+    ]),
+  ];
 }
 
 /** Tables as CSV (RFC 4180), safe to open in a spreadsheet. */

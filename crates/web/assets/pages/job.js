@@ -18,29 +18,46 @@ import { Facts, Table } from "../ui/parts.js";
 export function Job({ job }) {
   const now = useNow();
   const lastEvent = useStore((state) => state.board?.last_event);
-  const live = useStore((state) => state.board)?.jobs.find((/** @type {any} */ one) => reference(one) === job || one.id === job);
+  const live = useStore((state) => state.board)?.jobs.find(
+    (/** @type {any} */ one) => reference(one) === job || one.id === job,
+  );
   const path = `/v1/jobs/${encodeURIComponent(job)}`;
-  const { data, error, again } = useAnswer(path, (signal) => one(path, { signal }), { on: lastEvent, every: 15, least: 2 });
-  const title = data ? html`<span class="number">#${reference(data)}</span> ${label(data.name, 80)}` : `Job ${label(job, 40)}`;
+  const { data, error, again } = useAnswer(path, (signal) => one(path, { signal }), {
+    on: lastEvent,
+    every: 15,
+    least: 2,
+  });
+  const title = data
+    ? html`<span class="number">#${reference(data)}</span> ${label(data.name, 80)}`
+    : `Job ${label(job, 40)}`;
   const isReady = data !== undefined || error !== undefined;
   if (!data) {
     return html`<${Main} page="job" title=${title} isReady=${isReady}>
       <${Refusal} error=${error} />${!error && html`<p class="quiet">Waiting for the daemon.</p>`}<//>`;
   }
   const isLive = data.state !== "ended" && data.state !== "queued";
+  const since =
+    data.state === "ended"
+      ? `${elapsed(data.ended_at, now)} ago`
+      : `for ${elapsed(data.started_at ?? data.submitted_at, now)}`;
   return html`<${Main} page="job" title=${title} isReady=${isReady}>
     <p class="summary wide" data-job=${reference(data)}>
       <strong>${state({ ...data, ...live, state: data.state })}</strong>
       <span>${label(data.user, 40)}</span><span>queue ${label(data.queue, 60)}</span>
       ${data.project && html`<span>project ${label(data.project, 60)}</span>`}
-      <span>${data.state === "ended" ? `${elapsed(data.ended_at, now)} ago` : `for ${elapsed(data.started_at ?? data.submitted_at, now)}`}</span>
-      ${live && html`<span>${used(live)} GiB, peak ${peaks(live)}</span>
-        <span>GPU time ${share(shareUsed(live))} of ${share(sum(live, (slice) => slice.share))}</span>`}
+      <span>${since}</span>
+      ${
+        live &&
+        html`<span>${used(live)} GiB, peak ${peaks(live)}</span>
+        <span>GPU time ${share(shareUsed(live))} of ${share(sum(live, (slice) => slice.share))}</span>`
+      }
       ${live?.bypass && html`<span class="alert">! bypass of the limiter</span>`}
       ${live?.denials > 0 && html`<span class="alert">! refused ${live.denials}×</span>`}
     </p>
-    <${Actions} actions=${actionsFor({ ...data, suspended: live?.suspended ?? data.suspended })} owner=${data.user} onDone=${again} />
-    ${data.state === "queued" && html`<section aria-labelledby="why"><h2 id="why">Why it waits</h2><${Why} job=${job} /></section>`}
+    <${Actions} actions=${actionsFor({ ...data, suspended: live?.suspended ?? data.suspended })} owner=${data.user}
+      onDone=${again} />
+    ${data.state === "queued" && html`<section aria-labelledby="why"><h2 id="why">Why it waits</h2><${Why}
+      job=${job} /></section>`}
     ${data.state !== "queued" && html`<${Curves} job=${data} live=${live} />`}
     ${data.state !== "queued" && html`<${Log} job=${data} />`}
     <div class="cards two">
@@ -63,8 +80,10 @@ function Events({ job }) {
   const now = useNow();
   const lastEvent = useStore((state) => state.board?.last_event);
   const path = `/v1/events?${new URLSearchParams({ job, tail: "50" })}`;
-  const { data, error } = useAnswer(path, async (signal) => (await list(path, { signal })).items,
-    { on: lastEvent, least: 3 });
+  const { data, error } = useAnswer(path, async (signal) => (await list(path, { signal })).items, {
+    on: lastEvent,
+    least: 3,
+  });
   const columns = [
     { name: "when", title: "Age", isFigure: true, cell: (/** @type {any} */ event) => elapsed(event.at, now) },
     { name: "kind", title: "Event", cell: (/** @type {any} */ event) => label(event.kind, 40) },
@@ -72,13 +91,15 @@ function Events({ job }) {
   ];
   return html`<section aria-labelledby="events"><h2 id="events">Events</h2>
     ${error && html`<${Refusal} error=${error} />`}
-    ${data && html`<${Table} caption="Events of the job, the newest first" columns=${columns} rows=${[...data].reverse()}
-      rowKey=${(/** @type {any} */ event) => String(event.seq)} empty="No event is stored." />`}
+    ${
+      data &&
+      html`<${Table} caption="Events of the job, the newest first" columns=${columns} rows=${[...data].reverse()}
+      rowKey=${(/** @type {any} */ event) => String(event.seq)} empty="No event is stored." />`
+    }
   </section>`;
 }
 
 /** Refused memory, advice from earlier runs, and the resize that follows from both. */
-
 
 /** @param {{ job: string, denials?: number }} props `denials`: the report is read again when it grows. */
 export function Refusals({ job, denials }) {
@@ -90,11 +111,19 @@ export function Refusals({ job, denials }) {
   const limit = enough(data);
   const records = [...(data.records ?? [])].reverse().map((one) => refusal(one, now));
   return html`<p>${sentence(data)}</p>
-    ${limit !== undefined && html`<p>${`A limit of ${memory(limit)} would have been enough: `}
-      <${Command} text=${data.state === "running" ? `divvy resize ${job} --gpu-memory ${requestable(limit)}`
-        : `divvy run --gpu-memory ${requestable(limit)} -- …`} /></p>`}
-    ${records.map(({ key, title, facts }) => html`<details key=${key} class="record">
-      <summary>${title}</summary><${Facts} facts=${facts} /></details>`)}`;
+    ${
+      limit !== undefined &&
+      html`<p>${`A limit of ${memory(limit)} would have been enough: `}
+      <${Command} text=${
+        data.state === "running"
+          ? `divvy resize ${job} --gpu-memory ${requestable(limit)}`
+          : `divvy run --gpu-memory ${requestable(limit)} -- …`
+      } /></p>`
+    }
+    ${records.map(
+      ({ key, title, facts }) => html`<details key=${key} class="record">
+      <summary>${title}</summary><${Facts} facts=${facts} /></details>`,
+    )}`;
 }
 
 /** @param {{ job: any, isLive: boolean, onDone: () => void }} props */
@@ -112,10 +141,17 @@ export function Advice({ job, isLive, onDone }) {
     return html`<div key=${advice.program + advice.gpus}>
       <p><strong>${advice.gpus > 1 ? `${advice.gpus} × ` : ""}${memory(advice.memory_bytes)}</strong>
         ${` suits ${count(advice.runs, "run")} of `}<code>${label(advice.program, 200)}</code></p>
-      <${Facts} facts=${[["limit", memory(advice.memory_limit_bytes)],
-        ["peak p50/max", memories([advice.memory_peak_median_bytes, advice.memory_peak_bytes])], ["effect", reason(advice)]]} />
-      ${isLive && typeof action !== "string" && html`<div class="row"><${Command} text=${`divvy resize ${id} --gpu-memory ${size}`} />
-        <${ActionButton} action=${action} owner=${job.user} text="Resize to this" onDone=${onDone} /></div>`}
+      <${Facts} facts=${[
+        ["limit", memory(advice.memory_limit_bytes)],
+        ["peak p50/max", memories([advice.memory_peak_median_bytes, advice.memory_peak_bytes])],
+        ["effect", reason(advice)],
+      ]} />
+      ${
+        isLive &&
+        typeof action !== "string" &&
+        html`<div class="row"><${Command} text=${`divvy resize ${id} --gpu-memory ${size}`} />
+        <${ActionButton} action=${action} owner=${job.user} text="Resize to this" onDone=${onDone} /></div>`
+      }
     </div>`;
   });
 }
@@ -126,7 +162,8 @@ export function Resize({ job, onDone }) {
   const action = resize(reference(job), typed);
   const isWrong = typeof action === "string";
   return html`<form class="row" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
-    <label>New size <input type="text" maxlength="40" placeholder="12G, 0.5, fair=0.25" value=${typed} autocomplete="off"
+    <label>New size <input type="text" maxlength="40" placeholder="12G, 0.5, fair=0.25" value=${typed}
+      autocomplete="off"
       aria-describedby=${isWrong && typed ? "size-wrong" : undefined}
       onInput=${(/** @type {any} */ event) => setTyped(event.target.value)} /></label>
     ${!isWrong && html`<${ActionButton} action=${action} owner=${job.user} text="Resize" onDone=${onDone} />`}

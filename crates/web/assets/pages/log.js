@@ -12,7 +12,9 @@ const DRAWN = 500;
 /** Time between two drawings of new output, in milliseconds. */
 const DRAW = 250;
 
-/** @typedef {{ output: Output, status: "waiting" | "open" | "ended" | "lost", error?: any, version: number }} Shown */
+/**
+ * @typedef {{ output: Output, status: "waiting" | "open" | "ended" | "lost", error?: any, version: number }} Shown
+ */
 
 /**
  * Follows a log until the job ends or the component goes. After a loss it goes on where it was.
@@ -29,7 +31,7 @@ async function follow(path, signal, show, isOver) {
     version += 1;
     show({ output, version });
   };
-  for (let attempt = 0; !signal.aborted; ) {
+  for (let attempt = 0; !signal.aborted;) {
     try {
       const query = offset === undefined ? `tail=${MOST_LINES}` : `offset=${offset}`;
       const answer = await call(`${path}/log?${query}&follow=true`, { signal });
@@ -64,9 +66,14 @@ export function Log({ job }) {
   isOver.current = job.state === "ended";
   useEffect(() => {
     const abort = new AbortController();
-    follow(`/v1/jobs/${encodeURIComponent(id)}`, abort.signal, (change) => {
-      if (!abort.signal.aborted) setShown((before) => ({ ...before, ...change }));
-    }, () => isOver.current);
+    follow(
+      `/v1/jobs/${encodeURIComponent(id)}`,
+      abort.signal,
+      (change) => {
+        if (!abort.signal.aborted) setShown((before) => ({ ...before, ...change }));
+      },
+      () => isOver.current,
+    );
     return () => abort.abort();
   }, [id, job.attempt]);
   const lines = shown.output.shown();
@@ -80,7 +87,12 @@ export function Log({ job }) {
     const { scrollTop, scrollHeight, clientHeight } = box.current;
     setAtEnd(scrollHeight - scrollTop - clientHeight < 24);
   };
-  const status = { waiting: "waiting for the daemon", open: "live", ended: "complete", lost: "no connection; it goes on by itself" }[shown.status];
+  const status = {
+    waiting: "waiting for the daemon",
+    open: "live",
+    ended: "complete",
+    lost: "no connection; it goes on by itself",
+  }[shown.status];
   const hidden = shown.output.dropped + (wanted === "" ? lines.length - drawn.length : 0);
   return html`<section aria-labelledby="log">
     <div class="heading"><h2 id="log">Output</h2>
@@ -88,15 +100,25 @@ export function Log({ job }) {
       <label class="find">Find <input type="search" value=${wanted} maxlength="200"
         onInput=${(/** @type {any} */ event) => setWanted(event.target.value)} /></label>
       ${wanted !== "" && html`<span aria-live="polite">${count(found.length, "line")}</span>`}
-      <label class="inline"><input type="checkbox" checked=${isAtEnd} onChange=${(/** @type {any} */ event) => setAtEnd(event.target.checked)} /> follow</label>
+      <label class="inline"><input type="checkbox" checked=${isAtEnd}
+        onChange=${(/** @type {any} */ event) => setAtEnd(event.target.checked)} /> follow</label>
     </div>
     <${Refusal} error=${shown.error} />
-    ${!shown.error && html`<div class="log" ref=${box} tabindex="0" role="log" aria-live="off" aria-label="Output of the job" onScroll=${onScroll}>
-      ${hidden > 0 && html`<p class="quiet">${count(hidden, "earlier line")}: <${Command} text=${`divvy logs ${id}`} /></p>`}
+    ${
+      !shown.error &&
+      html`<div class="log" ref=${box} tabindex="0" role="log" aria-live="off" aria-label="Output of the job"
+        onScroll=${onScroll}>
+      ${hidden > 0 && html`<p class="quiet">${count(hidden, "earlier line")}: <${Command}
+        text=${`divvy logs ${id}`} /></p>`}
       ${drawn.length === 0 && html`<p class="quiet">${empty(job, wanted, shown.status)}</p>`}
-      ${drawn.map((line) => html`<div key=${line.number} class="line">${pieces(line.text, wanted).map((piece, at) =>
-        (at % 2 === 1 ? html`<mark>${piece}</mark>` : piece))}</div>`)}
-    </div>`}
+      ${drawn.map(
+        (line) =>
+          html`<div key=${line.number} class="line">${pieces(line.text, wanted).map((piece, at) =>
+            at % 2 === 1 ? html`<mark>${piece}</mark>` : piece,
+          )}</div>`,
+      )}
+    </div>`
+    }
   </section>`;
 }
 

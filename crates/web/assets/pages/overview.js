@@ -14,14 +14,19 @@ export function Overview() {
   const board = useStore((state) => state.board);
   return html`<${Main} page="overview" title="Overview" isReady=${board !== undefined}>
     ${!board && html`<p class="quiet">Waiting for the daemon.</p>`}
-    ${board && html`
+    ${
+      board &&
+      html`
       <section aria-labelledby="gpus">
         <div class="heading"><h2 id="gpus">GPUs</h2>${board.gpus.length > 0 && html`<${Key} />`}</div>
-        ${board.gpus.length === 0 && html`<p class="quiet">The daemon serves no GPU. <code>divvy doctor</code> says why.</p>`}
-        <div class="cards">${board.gpus.map((/** @type {any} */ one) => html`<${Gpu} key=${one.index} board=${board} gpu=${one} />`)}</div>
+        ${board.gpus.length === 0 && html`<p
+          class="quiet">The daemon serves no GPU. <code>divvy doctor</code> says why.</p>`}
+        <div class="cards">${board.gpus.map((/** @type {any} */ one) => html`<${Gpu} key=${one.index} board=${board}
+          gpu=${one} />`)}</div>
       </section>
       <${History} board=${board} />
-      <${Jobs} board=${board} />`}
+      <${Jobs} board=${board} />`
+    }
   <//>`;
 }
 
@@ -37,12 +42,15 @@ function Key() {
 }
 
 const MODES = /** @type {Record<string, string>} */ ({
-  exclusive: "exclusive: whole GPUs only", unmanaged: "unmanaged: Divvy places no job here", mig: "MIG",
+  exclusive: "exclusive: whole GPUs only",
+  unmanaged: "unmanaged: Divvy places no job here",
+  mig: "MIG",
 });
 
 /** @param {{ board: any, gpu: any }} props */
 function Gpu({ board, gpu }) {
-  const figure = (/** @type {unknown} */ value, /** @type {string} */ unit) => (isFigure(value) ? `${value} ${unit}` : NONE);
+  const figure = (/** @type {unknown} */ value, /** @type {string} */ unit) =>
+    isFigure(value) ? `${value} ${unit}` : NONE;
   const title = `gpu-${gpu.index}`;
   return html`<article class="card gpu" data-gpu=${gpu.index} aria-labelledby=${title}>
     <header>
@@ -53,12 +61,21 @@ function Gpu({ board, gpu }) {
     </header>
     ${gpu.problem && html`<p class="alert">! ${label(gpu.problem, 300)}</p>`}
     <div class="meter"><span class="name">Memory</span>
-      ${gpu.mig ? html`<${Slots} mig=${gpu.mig} label=${`MIG slots of GPU ${gpu.index}`} />`
-        : html`<${MemoryBar} board=${board} gpu=${gpu} />`}
-      <span class="figures">${gib(gpu.used_bytes)} used, ${gib(gpu.allocated_bytes)} promised of ${gib(gpu.usable_bytes)} GiB</span></div>
-    ${!gpu.mig && gpu.mode !== "unmanaged" && html`<div class="meter"><span class="name">Compute</span>
+      ${
+        gpu.mig
+          ? html`<${Slots} mig=${gpu.mig} label=${`MIG slots of GPU ${gpu.index}`} />`
+          : html`<${MemoryBar} board=${board} gpu=${gpu} />`
+      }
+      <span class="figures">
+        ${gib(gpu.used_bytes)} used, ${gib(gpu.allocated_bytes)} promised of ${gib(gpu.usable_bytes)} GiB
+      </span></div>
+    ${
+      !gpu.mig &&
+      gpu.mode !== "unmanaged" &&
+      html`<div class="meter"><span class="name">Compute</span>
       <${ComputeBar} board=${board} gpu=${gpu} />
-      <span class="figures">${share(gpu.share)} allocated</span></div>`}
+      <span class="figures">${share(gpu.share)} allocated</span></div>`
+    }
     <${Legend} board=${board} gpu=${gpu} />
     <dl class="readings">
       <div><dt>Util</dt><dd>${figure(gpu.utilization_percent, "%")}</dd></div>
@@ -71,7 +88,6 @@ function Gpu({ board, gpu }) {
 
 /** The running jobs as a table, in the columns of `divvy top`. */
 
-
 /** @param {{ board: any }} props */
 export function Jobs({ board }) {
   const now = useNow();
@@ -79,26 +95,54 @@ export function Jobs({ board }) {
   const [sort, setSort] = useState({ by: "id", isReversed: false });
   const jobs = sorted(matching(board.jobs, text), sort.by, sort.isReversed);
   const columns = [
-    { name: "id", title: "ID", order: "id", isFigure: true, cell: (/** @type {any} */ job) => html`
+    {
+      name: "id",
+      title: "ID",
+      order: "id",
+      isFigure: true,
+      cell: (/** @type {any} */ job) => html`
       <span class=${`swatch part used c${palette.of(`job:${job.id}`)}`} aria-hidden="true"></span>${" "}
-      <a href=${jobLink(reference(job))}>${reference(job)}</a>` },
+      <a href=${jobLink(reference(job))}>${reference(job)}</a>`,
+    },
     { name: "user", title: "User", order: "user", cell: (/** @type {any} */ job) => label(job.user, 40) },
-    { name: "name", title: "Name", order: "name", className: "name", cell: (/** @type {any} */ job) => label(job.name, 60) },
-    { name: "queue", title: "Queue", order: "queue", cell: (/** @type {any} */ job) => label(job.queue ?? "default", 40) },
+    {
+      name: "name",
+      title: "Name",
+      order: "name",
+      className: "name",
+      cell: (/** @type {any} */ job) => label(job.name, 60),
+    },
+    {
+      name: "queue",
+      title: "Queue",
+      order: "queue",
+      cell: (/** @type {any} */ job) => label(job.queue ?? "default", 40),
+    },
     { name: "on", title: "On", order: "on", cell: place },
     { name: "used", title: "Used/limit GiB", order: "memory", isFigure: true, cell: used },
     { name: "peak", title: "Peak GiB", order: "peak", isFigure: true, cell: peaks },
     { name: "compute", title: "GPU %/of", order: "compute", isFigure: true, cell: compute },
     { name: "mode", title: "Compute", cell: mode },
-    { name: "for", title: "For", order: "since", isFigure: true, cell: (/** @type {any} */ job) => elapsed(job.since, now) },
-    { name: "note", title: "Note", cell: (/** @type {any} */ job) => {
-      const { text: words, isAlert } = note(job, now);
-      return words && html`<span class=${isAlert ? "alert" : ""}>${words}</span>`;
-    } },
+    {
+      name: "for",
+      title: "For",
+      order: "since",
+      isFigure: true,
+      cell: (/** @type {any} */ job) => elapsed(job.since, now),
+    },
+    {
+      name: "note",
+      title: "Note",
+      cell: (/** @type {any} */ job) => {
+        const { text: words, isAlert } = note(job, now);
+        return words && html`<span class=${isAlert ? "alert" : ""}>${words}</span>`;
+      },
+    },
   ];
   const onSort = (/** @type {string} */ by) =>
     setSort((before) => ({ by, isReversed: before.by === by && !before.isReversed }));
-  const title = jobs.length === board.jobs.length ? `Jobs ${jobs.length}` : `Jobs ${jobs.length} of ${board.jobs.length}`;
+  const title =
+    jobs.length === board.jobs.length ? `Jobs ${jobs.length}` : `Jobs ${jobs.length} of ${board.jobs.length}`;
   return html`<section aria-labelledby="jobs">
     <div class="heading"><h2 id="jobs">${title}</h2>
       <label class="find">Find <input type="search" value=${text} maxlength="120"

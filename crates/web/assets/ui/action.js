@@ -28,22 +28,26 @@ async function copy(text) {
 export function Command({ text }) {
   return html`<span class="command">
     <code>${text}</code>
-    <button type="button" class="small" aria-label=${`Copy the command ${text}`} onClick=${() => copy(text)}>Copy</button>
+    <button type="button" class="small" aria-label=${`Copy the command ${text}`}
+      onClick=${() => copy(text)}>Copy</button>
   </span>`;
 }
 
-/** A refusal of the daemon with its hint, whose commands can be copied. @param {{ error: any, what?: string }} props */
+/**
+ * A refusal of the daemon with its hint, whose commands can be copied.
+ * @param {{ error: any, what?: string }} props
+ */
 export function Refusal({ error, what }) {
   if (!error) return null;
   const hint = commands(label(error.hint ?? "", 500));
   return html`<div class="refused" role="alert">
     <p>! ${what ? `${what}: ` : ""}${label(error.message, 500)}</p>
-    ${error.hint && html`<p>${"hint: "}${hint.map((text, at) => (at % 2 === 1 ? html`<${Command} text=${text} />` : text))}</p>`}
+    ${error.hint && html`<p>${"hint: "}${hint.map((text, at) => (at % 2 === 1 ? html`<${Command}
+      text=${text} />` : text))}</p>`}
   </div>`;
 }
 
 /** Actions: a button with its command, and the dialog that asks once and shows the daemon's refusal. */
-
 
 /**
  * @typedef {import("../lib/actions.js").Action} Action
@@ -69,12 +73,16 @@ export function useRefusal(verb, owner) {
   return isLost ? "the daemon does not answer" : refusal(verb, session, owner);
 }
 
-/** Buttons for actions, and below them why they are off. @param {{ actions: Action[], owner?: string, onDone?: () => void, children?: any }} props */
+/**
+ * Buttons for actions, and below them why they are off.
+ * @param {{ actions: Action[], owner?: string, onDone?: () => void, children?: any }} props
+ */
 export function Actions({ actions, owner, onDone, children }) {
   const why = useRefusal(actions.at(-1)?.verb ?? "", owner);
   return html`<div class="actions">
     <div class="row">
-      ${actions.map((one) => html`<${ActionButton} key=${one.verb + one.title} action=${one} owner=${owner} onDone=${onDone} />`)}
+      ${actions.map((one) => html`<${ActionButton} key=${one.verb + one.title} action=${one} owner=${owner}
+        onDone=${onDone} />`)}
       ${children}
     </div>
     ${why && actions.length > 0 && html`<p class="quiet">Actions are off: ${why}.</p>`}
@@ -83,7 +91,7 @@ export function Actions({ actions, owner, onDone, children }) {
 
 /** Asks once, with the exact command, and does it. */
 export function Confirm() {
-  const asked = /** @type {(Action & { onDone?: () => void }) | undefined} */ (useStore((state) => state.asked));
+  const asked = useStore((state) => state.asked);
   const dialog = useRef(/** @type {any} */ (null));
   const [isBusy, setBusy] = useState(false);
   const [error, setError] = useState(/** @type {any} */ (undefined));
@@ -129,7 +137,6 @@ export function Confirm() {
 
 /** Why a job waits, with what would start it. */
 
-
 /** @param {{ job: string, level?: string }} props `level`: the heading's, below that of the place. */
 export function Why({ job, level = "h3" }) {
   const now = useNow();
@@ -142,10 +149,15 @@ export function Why({ job, level = "h3" }) {
   return html`<div class="why">
     <p><strong>${sentence}</strong></p>
     <${Facts} facts=${facts} />
-    ${data.state === "queued" && html`
+    ${
+      data.state === "queued" &&
+      html`
       <${level}>What would start it<//>
       ${changes.length === 0 && html`<p class="quiet">No single change starts it now.</p>`}
-      <ul class="plain">${changes.map((change, at) => html`<li key=${at}>
-        ${change.text}${change.command ? html`: <${Command} text=${change.command} />` : ""}</li>`)}</ul>`}
+      <ul class="plain">${changes.map(
+        (change, at) => html`<li key=${at}>
+        ${change.text}${change.command ? html`: <${Command} text=${change.command} />` : ""}</li>`,
+      )}</ul>`
+    }
   </div>`;
 }

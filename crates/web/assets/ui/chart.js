@@ -17,7 +17,10 @@ export function Chart({ name, title, unit, times, series, digits = 1, most }) {
   const [at, setAt] = useState(/** @type {number | undefined} */ (undefined));
   const hasValues = series.some((one) => one.values.some((value) => value !== null));
   const figure = (/** @type {number | null | undefined} */ value) => (isFigure(value) ? value.toFixed(digits) : NONE);
-  const newest = Math.max(0, times.findLastIndex((_, point) => series.some((one) => isFigure(one.values[point]))));
+  const newest = Math.max(
+    0,
+    times.findLastIndex((_, point) => series.some((one) => isFigure(one.values[point]))),
+  );
   const shown = at ?? newest;
   const now = Date.now();
   return html`<figure class="chart" data-chart=${name}>
@@ -27,17 +30,26 @@ export function Chart({ name, title, unit, times, series, digits = 1, most }) {
       <button type="button" class="small" data-table-for=${name} aria-expanded=${isTable ? "true" : "false"}
         onClick=${() => setTable(!isTable)}>${isTable ? "Chart" : "Table"}</button>
     </figcaption>
-    ${isTable && html`<${Values} title=${title} unit=${unit} times=${times} series=${series} figure=${figure} now=${now} />`}
+    ${isTable && html`<${Values} title=${title} unit=${unit} times=${times} series=${series} figure=${figure}
+      now=${now} />`}
     ${!isTable && !hasValues && html`<p class="quiet empty">Nothing was measured in this time.</p>`}
-    ${!isTable && hasValues
-      && html`<${Plot} times=${times} series=${series} unit=${unit} most=${most} onPoint=${setAt} title=${title} />`}
-    ${hasValues && html`<ul class="legend">
-      ${series.map((one) => html`<li key=${one.key}>
-        <span class=${`swatch part ${one.isLine ? "line" : "used"} ${one.colour === undefined ? "other" : `c${one.colour}`}`}
+    ${
+      !isTable &&
+      hasValues &&
+      html`<${Plot} times=${times} series=${series} unit=${unit} most=${most} onPoint=${setAt} title=${title} />`
+    }
+    ${
+      hasValues &&
+      html`<ul class="legend">
+      ${series.map(
+        (one) => html`<li key=${one.key}>
+        <span class=${`swatch part ${one.isLine ? "line" : "used"} ${one.colour === undefined ? "other" : "c" + one.colour}`}
           aria-hidden="true"></span>
         <span>${one.label}</span><span class="figures">${figure(one.values[shown])}</span>
-      </li>`)}
-    </ul>`}
+      </li>`,
+      )}
+    </ul>`
+    }
   </figure>`;
 }
 
@@ -46,11 +58,15 @@ function Values({ title, unit, times, series, figure, now }) {
   const columns = [
     { name: "time", title: "Time", cell: (/** @type {number} */ row) => clock(times[row] * 1000, now) },
     ...series.map((/** @type {Series} */ one) => ({
-      name: one.key, title: one.label, isFigure: true, cell: (/** @type {number} */ row) => figure(one.values[row]),
+      name: one.key,
+      title: one.label,
+      isFigure: true,
+      cell: (/** @type {number} */ row) => figure(one.values[row]),
     })),
   ];
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${`${title} as a table`}>
-    <${Table} caption=${`${title}, ${unit}`} columns=${columns} rows=${sampled(times.length).reverse()} rowKey=${String} />
+    <${Table} caption=${`${title}, ${unit}`} columns=${columns} rows=${sampled(times.length).reverse()}
+      rowKey=${String} />
   </div>`;
 }
 
@@ -63,15 +79,23 @@ function Plot({ times, series, unit, most, onPoint, title }) {
   const point = useRef(onPoint);
   point.current = onPoint;
   // The plot is made anew only when its series change; new figures go into it.
-  const form = JSON.stringify([unit, most, theme, ...series.map((/** @type {Series} */ one) => [one.key, one.colour, one.isLine])]);
+  const form = JSON.stringify([
+    unit,
+    most,
+    theme,
+    ...series.map((/** @type {Series} */ one) => [one.key, one.colour, one.isLine]),
+  ]);
   useEffect(() => {
     let isGone = false;
-    plotter().then((Plotter) => {
-      if (isGone || !box.current) return;
-      const { width } = box.current.getBoundingClientRect();
-      plot.current = new Plotter(options(series, unit, most, width, point), data(times, series), box.current);
-      setLoaded(true);
-    }, () => setLoaded(false));
+    plotter().then(
+      (Plotter) => {
+        if (isGone || !box.current) return;
+        const { width } = box.current.getBoundingClientRect();
+        plot.current = new Plotter(options(series, unit, most, width, point), data(times, series), box.current);
+        setLoaded(true);
+      },
+      () => setLoaded(false),
+    );
     const resized = new ResizeObserver(([entry]) => {
       const width = Math.floor(entry.contentRect.width);
       if (plot.current && width > 0 && width !== plot.current.width) plot.current.setSize({ width, height: HEIGHT });
@@ -88,7 +112,8 @@ function Plot({ times, series, unit, most, onPoint, title }) {
   useEffect(() => {
     if (isLoaded) plot.current?.setData(data(times, series));
   }, [times, series]);
-  return html`<div class="plot" ref=${box} role="img" aria-label=${`${title} over time; the button Table shows the figures`}></div>`;
+  return html`<div class="plot" ref=${box} role="img"
+    aria-label=${`${title} over time; the button Table shows the figures`}></div>`;
 }
 
 const HEIGHT = 180;
@@ -100,7 +125,13 @@ function data(times, series) {
   return [times, ...series.map((one) => (one.isLine ? one.values : stack[next++]))];
 }
 
-/** @param {Series[]} series @param {string} unit @param {number | undefined} most @param {number} width @param {{ current: any }} point */
+/**
+ * @param {Series[]} series
+ * @param {string} unit
+ * @param {number | undefined} most
+ * @param {number} width
+ * @param {{ current: any }} point
+ */
 function options(series, unit, most, width, point) {
   const { ink, line, ground, series: palette } = colours();
   const colour = (/** @type {Series} */ one) => (one.colour === undefined ? palette.other : palette.all[one.colour]);
@@ -112,25 +143,62 @@ function options(series, unit, most, width, point) {
     if (below > 0) bands.push({ series: [at + 1, below] });
     below = at + 1;
   });
-  const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "12px system-ui, sans-serif" };
+  const axis = {
+    stroke: ink,
+    grid: { stroke: line, width: 1 },
+    ticks: { stroke: line, width: 1 },
+    font: "12px system-ui, sans-serif",
+  };
   return {
-    width: Math.max(200, Math.floor(width)), height: HEIGHT, bands, padding: [8, 8, 0, 0],
+    width: Math.max(200, Math.floor(width)),
+    height: HEIGHT,
+    bands,
+    padding: [8, 8, 0, 0],
     legend: { show: false },
     cursor: { drag: { x: false, y: false }, points: { show: false }, y: false },
-    scales: { x: { time: true }, y: { range: (/** @type {any} */ _plot, /** @type {number} */ _low, /** @type {number} */ high) => [0, top(high, most)] } },
+    scales: {
+      x: { time: true },
+      y: {
+        range: (/** @type {any} */ _plot, /** @type {number} */ _low, /** @type {number} */ high) => [
+          0,
+          top(high, most),
+        ],
+      },
+    },
     axes: [
-      { ...axis, size: 30, space: 64, values: (/** @type {any} */ _plot, /** @type {number[]} */ splits) => splits.map(tick(splits)) },
-      { ...axis, size: 48, space: 32, values: (/** @type {any} */ _plot, /** @type {number[]} */ splits) => splits.map(String) },
+      {
+        ...axis,
+        size: 30,
+        space: 64,
+        values: (/** @type {any} */ _plot, /** @type {number[]} */ splits) => splits.map(tick(splits)),
+      },
+      {
+        ...axis,
+        size: 48,
+        space: 32,
+        values: (/** @type {any} */ _plot, /** @type {number[]} */ splits) => splits.map(String),
+      },
     ],
-    series: [{}, ...series.map((one) => ({
-      label: one.label, stroke: colour(one), width: one.isLine ? 2 : 1, dash: one.isLine ? [6, 4] : undefined,
-      points: { show: false }, fill: one.isLine ? undefined : pattern(colour(one), one.colour ?? 0, ground),
-    }))],
+    series: [
+      {},
+      ...series.map((one) => ({
+        label: one.label,
+        stroke: colour(one),
+        width: one.isLine ? 2 : 1,
+        dash: one.isLine ? [6, 4] : undefined,
+        points: { show: false },
+        fill: one.isLine ? undefined : pattern(colour(one), one.colour ?? 0, ground),
+      })),
+    ],
     hooks: { setCursor: [(/** @type {any} */ plot) => point.current(plot.cursor.idx ?? undefined)] },
   };
 }
 
-/** The end of the scale: what is known, or what is drawn with some room. @param {number} high @param {number | undefined} most */
+/**
+ * The end of the scale: what is known, or what is drawn with some room.
+ * @param {number} high
+ * @param {number | undefined} most
+ */
 function top(high, most) {
   const drawn = isFigure(high) && high > 0 ? high * 1.08 : 1;
   return isFigure(most) && most > 0 ? Math.max(most * 1.02, drawn) : drawn;
@@ -219,11 +287,25 @@ function pattern(colour, kind, ground) {
 /** Strokes in a square of 8 by 8, so that neighbours join. @type {number[][][]} */
 const STROKES = [
   [],
-  [[-1, 1, 1, -1], [-1, 9, 9, -1], [7, 9, 9, 7]],
+  [
+    [-1, 1, 1, -1],
+    [-1, 9, 9, -1],
+    [7, 9, 9, 7],
+  ],
   [[0, 4, 8, 4]],
-  [[-1, 7, 1, 9], [-1, -1, 9, 9], [7, -1, 9, 1]],
+  [
+    [-1, 7, 1, 9],
+    [-1, -1, 9, 9],
+    [7, -1, 9, 1],
+  ],
   [[4, 0, 4, 8]],
-  [[-1, 9, 9, -1], [-1, -1, 9, 9]],
+  [
+    [-1, 9, 9, -1],
+    [-1, -1, 9, 9],
+  ],
   [[3, 4, 5, 4]],
-  [[0, 4, 8, 4], [4, 0, 4, 8]],
+  [
+    [0, 4, 8, 4],
+    [4, 0, 4, 8],
+  ],
 ];

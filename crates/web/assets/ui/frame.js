@@ -10,7 +10,11 @@ import { retryNow } from "../live.js";
 import { set, useStore } from "../store.js";
 import { Command } from "./action.js";
 
-const THEMES = /** @type {const} */ ([["auto", "Auto"], ["light", "Light"], ["dark", "Dark"]]);
+const THEMES = /** @type {const} */ ([
+  ["auto", "Auto"],
+  ["light", "Light"],
+  ["dark", "Dark"],
+]);
 
 /** @param {{ page: string, children?: any }} props */
 export function Frame({ page, children }) {
@@ -20,8 +24,10 @@ export function Frame({ page, children }) {
       <a class="brand" href=${format("overview")}><span class="mark" aria-hidden="true"></span>divvy</a>
       <${Summary} />
       <nav aria-label="Pages"><ul>
-        ${PAGES.map(([name, title]) => html`<li key=${name}><a href=${format(name)}
-          aria-current=${name === page ? "page" : undefined}>${title}</a></li>`)}
+        ${PAGES.map(
+          ([name, title]) => html`<li key=${name}><a href=${format(name)}
+          aria-current=${name === page ? "page" : undefined}>${title}</a></li>`,
+        )}
       </ul></nav>
       <${Who} />
       <${Theme} />
@@ -96,10 +102,13 @@ function Stale() {
   }, [lost !== undefined]);
   const age = Math.max(0, now - at);
   return html`<section class=${lost ? "stale" : "stale is-off"} aria-label="Connection">
-    <p role="status">${lost && html`
+    <p role="status">${
+      lost &&
+      html`
       <strong>The daemon does not answer.</strong>
       ${at > 0 ? ` The picture is ${duration(coarse(age))} old. ` : " There is no picture yet. "}
-      <span class="quiet">${label(lost.why, 300)}${lost.hint ? `; ${label(lost.hint, 200)}` : ""}</span>`}
+      <span class="quiet">${label(lost.why, 300)}${lost.hint ? `; ${label(lost.hint, 200)}` : ""}</span>`
+    }
     </p>
     ${lost && html`<button type="button" onClick=${retryNow}>Try now</button>`}
   </section>`;
@@ -124,7 +133,6 @@ export function Main({ page, title, isReady, children }) {
 }
 
 /** The field for the token, where the page has none or a wrong one. */
-
 
 export function Token() {
   const error = useStore((state) => state.tokenError);

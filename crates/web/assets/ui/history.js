@@ -19,14 +19,17 @@ import { Choice } from "./parts.js";
 const GIB = 2 ** 30;
 /** Jobs of a chart. More cannot be told apart. */
 const MOST_JOBS = 7;
-/** Seconds for which the choice of jobs holds. The daemon keeps eight sorted lists of a user, which pages need too. */
+/**
+ * Seconds for which the choice of jobs holds. The daemon keeps eight sorted lists of a user, which pages need too.
+ */
 const CHOICE = 30;
 
 /** @typedef {import("../lib/history.js").Curve} Curve */
 
 /** @param {{ spans: string[], value: string, onChange: (span: string) => void }} props */
 function Span({ spans, value, onChange }) {
-  return html`<${Choice} legend="Time" name="span" value=${value} options=${spans.map((one) => [one, RANGES[one].name])}
+  return html`<${Choice} legend="Time" name="span"
+    value=${value} options=${spans.map((one) => [one, RANGES[one].name])}
     onChange=${onChange} />`;
 }
 
@@ -51,19 +54,28 @@ function subject(job, gpu) {
 
 /**
  * The whole and the jobs of a chart.
- * @param {{ seconds: number, step: number }} range @param {number | undefined} gpu @param {AbortSignal} signal @param {any} last
+ * @param {{ seconds: number, step: number }} range
+ * @param {number | undefined} gpu
+ * @param {AbortSignal} signal
+ * @param {any} last
  */
 async function look(range, gpu, signal, last) {
   const since = new Date(Date.now() - range.seconds * 1000).toISOString();
   const whole = figures(gpu === undefined ? "node" : `gpu:${gpu}`, range, last?.whole, signal);
   const now = Date.now() / 1000;
-  const chosen = last && now - last.chosen.at < CHOICE ? last.chosen
-    : { at: now, items: (await list(largest(since, MOST_JOBS, gpu), { signal })).items };
-  const jobs = await Promise.all(chosen.items.filter((/** @type {any} */ job) => job.started_at).map(async (/** @type {any} */ job) => {
-    const known = last?.jobs.find((/** @type {any} */ one) => one.job.id === job.id)?.curve;
-    // A job may be too young for a figure, or older than the history.
-    return { job, curve: await figures(subject(job, gpu), range, known, signal).catch(() => known) };
-  }));
+  const chosen =
+    last && now - last.chosen.at < CHOICE
+      ? last.chosen
+      : { at: now, items: (await list(largest(since, MOST_JOBS, gpu), { signal })).items };
+  const jobs = await Promise.all(
+    chosen.items
+      .filter((/** @type {any} */ job) => job.started_at)
+      .map(async (/** @type {any} */ job) => {
+        const known = last?.jobs.find((/** @type {any} */ one) => one.job.id === job.id)?.curve;
+        // A job may be too young for a figure, or older than the history.
+        return { job, curve: await figures(subject(job, gpu), range, known, signal).catch(() => known) };
+      }),
+  );
   return { at: Date.now() / 1000, whole: await whole, chosen, jobs: jobs.filter((one) => one.curve) };
 }
 
@@ -76,15 +88,20 @@ function series(data, isMemory, by, points, gpus) {
   const row = (/** @type {Curve} */ curve, /** @type {string} */ name, /** @type {number} */ unit) =>
     scaled(on(curve, name, points), unit);
   const names = new Map();
-  const rows = data.jobs.map(({ job, curve }) => {
+  const rows = data.jobs.map((/** @type {any} */ { job, curve }) => {
     const key = by === "job" ? `job:${job.id}` : `user:${job.user}`;
     names.set(key, by === "job" ? `#${reference(job)} ${label(job.name, 24)}` : label(job.user, 40));
     return { key, row: isMemory ? row(curve, "memory_used_bytes", GIB) : row(curve, "share_used", 1000) };
   });
   const known = grouped(rows).filter((one) => isSeen(one.row));
   // The utilisation of the node is the mean of its GPUs.
-  const whole = isMemory ? row(data.whole, "memory_used_bytes", GIB) : row(data.whole, "utilization_percent", 100 / gpus);
-  const left = rest(whole, known.map((one) => one.row));
+  const whole = isMemory
+    ? row(data.whole, "memory_used_bytes", GIB)
+    : row(data.whole, "utilization_percent", 100 / gpus);
+  const left = rest(
+    whole,
+    known.map((one) => one.row),
+  );
   const all = known.map(({ key, row }) => ({ key, label: names.get(key), colour: palette.of(key), values: row }));
   return isSeen(left) || all.length === 0 ? [...all, { key: "rest", label: "rest", values: left }] : all;
 }
@@ -96,32 +113,43 @@ export function History({ board }) {
   const [gpu, setGpu] = useState("all");
   const range = RANGES[span];
   const index = gpu === "all" ? undefined : Number(gpu);
-  const { data, error } = useAnswer(`${gpu} ${span}`, (signal, last) => look(range, index, signal, last),
-    { every: range.look });
+  const { data, error } = useAnswer(`${gpu} ${span}`, (signal, last) => look(range, index, signal, last), {
+    every: range.look,
+  });
   const gpus = board.gpus.filter((/** @type {any} */ one) => index === undefined || one.index === index);
   const usable = gpus.reduce((/** @type {number} */ sum, /** @type {any} */ one) => sum + (one.usable_bytes || 0), 0);
   // The board changes each second, the history rarely.
   const charts = useMemo(() => {
     if (!data) return undefined;
     const points = grid(data.at, range);
-    return [true, false].map((isMemory) =>
-      ({ times: points.times, series: series(data, isMemory, by, points, gpus.length || 1) }));
+    return [true, false].map((isMemory) => ({
+      times: points.times,
+      series: series(data, isMemory, by, points, gpus.length || 1),
+    }));
   }, [data, by]);
   return html`<section aria-labelledby="history">
     <div class="heading"><h2 id="history">History</h2>
-      <label class="find">GPU <select value=${gpu} onChange=${(/** @type {any} */ event) => setGpu(event.target.value)}>
+      <label class="find">GPU <select value=${gpu}
+        onChange=${(/** @type {any} */ event) => setGpu(event.target.value)}>
         <option value="all">all</option>
-        ${board.gpus.map((/** @type {any} */ one) => html`<option key=${one.index} value=${one.index}>${one.index}</option>`)}
+        ${board.gpus.map((/** @type {any} */ one) => html`<option key=${one.index}
+          value=${one.index}>${one.index}</option>`)}
       </select></label>
-      <${Choice} legend="Stacked by" name="by" value=${by} options=${[["job", "job"], ["user", "user"]]} onChange=${setBy} />
+      <${Choice} legend="Stacked by" name="by" value=${by} options=${[
+        ["job", "job"],
+        ["user", "user"],
+      ]} onChange=${setBy} />
       <${Span} spans=${["1h", "24h", "7d"]} value=${span} onChange=${setSpan} />
     </div>
     <${Refusal} error=${error} what="history" />
     ${!charts && !error && html`<p class="quiet">Reading the history.</p>`}
-    ${charts && html`<div class="cards two">
+    ${
+      charts &&
+      html`<div class="cards two">
       <${Chart} name="memory" title="Memory" unit="GiB" digits=${1} most=${usable / GIB} ...${charts[0]} />
       <${Chart} name="compute" title="Compute" unit="GPUs" digits=${2} most=${gpus.length} ...${charts[1]} />
-    </div>`}
+    </div>`
+    }
   </section>`;
 }
 
@@ -129,14 +157,24 @@ export function History({ board }) {
 export function Curves({ job, live }) {
   const [span, setSpan] = useState("1h");
   const range = RANGES[span];
-  const { data, error } = useAnswer(`${job.id} ${span}`, async (signal, last) =>
-    ({ at: Date.now() / 1000, curve: await figures(`job:${job.id}`, range, last?.curve, signal) }),
-  { every: live ? range.look : 0 });
+  const { data, error } = useAnswer(
+    `${job.id} ${span}`,
+    async (signal, last) => ({
+      at: Date.now() / 1000,
+      curve: await figures(`job:${job.id}`, range, last?.curve, signal),
+    }),
+    { every: live ? range.look : 0 },
+  );
   const charts = useMemo(() => {
     if (!data) return undefined;
     const points = grid(data.at, range);
     const colour = palette.of(`job:${job.id}`);
-    const of = (/** @type {string} */ used, /** @type {string} */ limit, /** @type {string} */ title, /** @type {number} */ unit) => ({
+    const of = (
+      /** @type {string} */ used,
+      /** @type {string} */ limit,
+      /** @type {string} */ title,
+      /** @type {number} */ unit,
+    ) => ({
       times: points.times,
       series: [
         { key: "used", label: "used", colour, values: scaled(on(data.curve, used, points), unit) },
@@ -146,11 +184,15 @@ export function Curves({ job, live }) {
     return [of("memory_used_bytes", "memory_limit_bytes", "limit", GIB), of("share_used", "share", "share", 1000)];
   }, [data]);
   return html`<section aria-labelledby="curves">
-    <div class="heading"><h2 id="curves">Use</h2><${Span} spans=${["10m", "1h", "6h", "7d"]} value=${span} onChange=${setSpan} /></div>
+    <div class="heading"><h2 id="curves">Use</h2><${Span} spans=${["10m", "1h", "6h", "7d"]} value=${span}
+      onChange=${setSpan} /></div>
     <${Refusal} error=${error} what="history" />
-    ${charts && html`<div class="cards two">
+    ${
+      charts &&
+      html`<div class="cards two">
       <${Chart} name="memory" title="Memory against the limit" unit="GiB" digits=${1} ...${charts[0]} />
       <${Chart} name="compute" title="GPU time against the share" unit="GPUs" digits=${2} ...${charts[1]} />
-    </div>`}
+    </div>`
+    }
   </section>`;
 }

@@ -1,4 +1,6 @@
-/** Tables that become rows of terms on a narrow screen. Roles are explicit, as a changed display would remove them. */
+/**
+ * Tables that become rows of terms on a narrow screen. Roles are explicit, as a changed display would remove them.
+ */
 
 import { html } from "../vendor/preact.js";
 import { computeParts, holders, memoryParts, slots, slotState } from "../lib/gpus.js";
@@ -6,7 +8,8 @@ import { jobLink } from "../lib/route.js";
 import { palette } from "../store.js";
 
 /**
- * @typedef {{ name: string, title: string, cell: (row: any) => any, isFigure?: boolean, order?: string, className?: string }} Column
+ * @typedef {{ name: string, title: string, cell: (row: any) => any, isFigure?: boolean, order?: string,
+ *   className?: string }} Column
  * @param {{ caption: string, columns: Column[], rows: any[], rowKey: (row: any) => string, rowProps?: (row: any) => any,
  *   sort?: { by: string, isReversed: boolean }, onSort?: (by: string) => void, below?: (row: any) => any,
  *   empty?: string, isCaptionSeen?: boolean }} props
@@ -15,10 +18,12 @@ export function Table({ caption, columns, rows, rowKey, rowProps, sort, onSort, 
   if (rows.length === 0 && empty) return html`<p class="quiet">${empty}</p>`;
   const head = (/** @type {Column} */ column) => {
     const isSorted = sort && sort.by === column.order;
-    const text = column.order && onSort
-      ? html`<button type="button" class="sort" onClick=${() => onSort(/** @type {string} */ (column.order))}>${column.title}
+    const text =
+      column.order && onSort
+        ? html`<button type="button" class="sort"
+          onClick=${() => onSort(/** @type {string} */ (column.order))}>${column.title}
           <span aria-hidden="true">${isSorted ? (sort.isReversed ? "↑" : "↓") : ""}</span></button>`
-      : column.title;
+        : column.title;
     return html`<th key=${column.name} role="columnheader" scope="col" class=${column.isFigure ? "figure" : ""}
       aria-sort=${isSorted ? (sort.isReversed ? "descending" : "ascending") : undefined}>${text}</th>`;
   };
@@ -30,8 +35,10 @@ export function Table({ caption, columns, rows, rowKey, rowProps, sort, onSort, 
         const more = below?.(row);
         return html`<${Group} key=${rowKey(row)}>
           <tr role="row" ...${rowProps?.(row)}>
-            ${columns.map((column) => html`<td key=${column.name} role="cell" data-term=${column.title}
-              class=${`${column.isFigure ? "figure" : ""} ${column.className ?? ""}`}>${column.cell(row)}</td>`)}
+            ${columns.map(
+              (column) => html`<td key=${column.name} role="cell" data-term=${column.title}
+              class=${`${column.isFigure ? "figure" : ""} ${column.className ?? ""}`}>${column.cell(row)}</td>`,
+            )}
           </tr>
           ${more && html`<tr role="row" class="below"><td role="cell" colspan=${columns.length}>${more}</td></tr>`}
         <//>`;
@@ -58,15 +65,17 @@ export function Facts({ facts }) {
 export function Choice({ legend, name, value, options, onChange }) {
   return html`<fieldset class="choice">
     <legend>${legend}</legend>
-    ${options.map(([option, text]) => html`<label key=${option}>
-      <input type="radio" name=${name} value=${option} checked=${option === value} onChange=${() => onChange(option)} />
+    ${options.map(
+      ([option, text]) => html`<label key=${option}>
+      <input type="radio" name=${name} value=${option} checked=${option === value}
+        onChange=${() => onChange(option)} />
       <span>${text}</span>
-    </label>`)}
+    </label>`,
+    )}
   </fieldset>`;
 }
 
 /** Bars of a GPU: memory and compute by holder, and MIG by slot. Each colour stands beside a pattern and a name. */
-
 
 /** @typedef {import("../lib/gpus.js").Part} Part */
 
@@ -80,7 +89,8 @@ export function Bar({ parts, label }) {
   return html`<div class="bar" role="img" aria-label=${label}>
     ${parts.map((part, at) => {
       const isStart = part.key !== undefined && parts[at - 1]?.key !== part.key;
-      return html`<span key=${at} class=${look(part) + (isStart ? " begins" : "")} style=${{ width: `${part.width}%` }}></span>`;
+      return html`<span key=${at} class=${look(part) + (isStart ? " begins" : "")}
+        style=${{ width: `${part.width}%` }}></span>`;
     })}
   </div>`;
 }
@@ -90,11 +100,13 @@ export function Legend({ board, gpu }) {
   const all = holders(board, gpu);
   if (all.length === 0) return null;
   return html`<ul class="legend">
-    ${all.map((one) => html`<li key=${one.key} class=${one.isAlert ? "alert" : ""}>
+    ${all.map(
+      (one) => html`<li key=${one.key} class=${one.isAlert ? "alert" : ""}>
       <span class=${swatch(one.key)} aria-hidden="true"></span>
       ${one.job ? html`<a href=${jobLink(one.job)}>${one.name}</a>` : html`<span>${one.isAlert ? "! " : ""}${one.name}</span>`}
       <span class="figures">${one.figures}</span>
-    </li>`)}
+    </li>`,
+    )}
   </ul>`;
 }
 
@@ -106,7 +118,9 @@ function swatch(key) {
 
 /** @param {{ board: any, gpu: any }} props */
 export function MemoryBar({ board, gpu }) {
-  const words = holders(board, gpu).map((one) => `${one.name} ${one.figures}`).join("; ");
+  const words = holders(board, gpu)
+    .map((one) => `${one.name} ${one.figures}`)
+    .join("; ");
   return html`<${Bar} parts=${memoryParts(board, gpu)} label=${`Memory of GPU ${gpu.index}: ${words || "free"}`} />`;
 }
 

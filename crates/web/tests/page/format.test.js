@@ -2,15 +2,40 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import {
-  amount, clean, clock, commandLine, duration, elapsed, exactMemory, gib, hours, label, memories, memory, memoryDown,
-  moment, percent, percentOf, seconds, share, short, state, words,
+  amount,
+  clean,
+  clock,
+  commandLine,
+  duration,
+  elapsed,
+  exactMemory,
+  gib,
+  hours,
+  label,
+  memories,
+  memory,
+  memoryDown,
+  moment,
+  percent,
+  percentOf,
+  seconds,
+  share,
+  short,
+  state,
+  words,
 } from "../../assets/lib/format.js";
 
 const MIB = 2 ** 20;
 const GIB = 2 ** 30;
 
 test("sizes read as on the command line", () => {
-  assert.deepEqual([4 * GIB, 512 * MIB, 3, 39.25 * GIB, 2 ** 41].map(memory), ["4.0 GiB", "512.0 MiB", "3 B", "39.3 GiB", "2.0 TiB"]);
+  assert.deepEqual([4 * GIB, 512 * MIB, 3, 39.25 * GIB, 2 ** 41].map(memory), [
+    "4.0 GiB",
+    "512.0 MiB",
+    "3 B",
+    "39.3 GiB",
+    "2.0 TiB",
+  ]);
   assert.equal(memories([512 * MIB, 4 * GIB]), "0.5/4.0 GiB");
   assert.equal(memories([3 * MIB, 512 * MIB]), "3.0/512.0 MiB");
   assert.equal(gib(31.2 * GIB, 39.6 * GIB), "31.2/39.6");
@@ -44,20 +69,33 @@ test("shares, percent and hours", () => {
 
 test("elapsed time has two units at most", () => {
   assert.deepEqual([-5, 0, 59].map(duration), ["0s", "0s", "59s"]);
-  assert.deepEqual([60, 192, 3600, 7440, 86_400 * 3 + 4 * 3600].map(duration), ["1m00s", "3m12s", "1h00m", "2h04m", "3d04h"]);
+  assert.deepEqual([60, 192, 3600, 7440, 86_400 * 3 + 4 * 3600].map(duration), [
+    "1m00s",
+    "3m12s",
+    "1h00m",
+    "2h04m",
+    "3d04h",
+  ]);
   const now = Date.parse("2026-11-26T18:20:03Z");
   assert.equal(elapsed("2026-11-26T18:17:00.123456Z", now), "3m02s");
-  assert.deepEqual([30, 720, 7300, 90_000].map((s) => short(new Date(now + s * 1000).toISOString(), now)), ["30s", "12m", "2h", "1d"]);
+  assert.deepEqual(
+    [30, 720, 7300, 90_000].map((s) => short(new Date(now + s * 1000).toISOString(), now)),
+    ["30s", "12m", "2h", "1d"],
+  );
   assert.deepEqual([7200, 5400, 42, 0].map(seconds), ["2h", "1h 30m", "42s", "0s"]);
 });
 
 test("a time is as short as it is clear, in the reader's zone", () => {
-  const at = (/** @type {[number, number, number, number?, number?, number?]} */ ...parts) => new Date(...parts).getTime();
+  const at = (/** @type {[number, number, number, number?, number?, number?]} */ ...parts) =>
+    new Date(...parts).getTime();
   const now = at(2026, 10, 26, 18, 20, 3);
   assert.equal(moment(at(2026, 10, 26, 0, 0, 1), now), "00:00:01");
   assert.equal(moment(at(2026, 10, 25, 23, 59, 59), now), "Nov 25 23:59");
   assert.equal(moment(at(2025, 10, 26, 18, 20, 3), now), "2025-11-26");
-  assert.deepEqual([at(2026, 10, 26, 13, 10), at(2026, 10, 25, 13, 10)].map((time) => clock(time, now)), ["13:10", "11-25 13:10"]);
+  assert.deepEqual(
+    [at(2026, 10, 26, 13, 10), at(2026, 10, 25, 13, 10)].map((time) => clock(time, now)),
+    ["13:10", "11-25 13:10"],
+  );
 });
 
 test("a user's text cannot hide, move its neighbours, or grow without end", () => {
@@ -80,9 +118,15 @@ test("a command line can be pasted back", () => {
 
 test("requests and states have the words of the command line", () => {
   const kinds = [
-    { kind: "share", thousandths: 250 }, { kind: "memory", bytes: 4 * GIB }, { kind: "whole", count: 2 },
-    { kind: "range", min: 1, max: 4 }, { kind: "shares", count: 8, thousandths: 500 }, { kind: "mig", profile: "2g.10gb" },
-    "0.25", { kind: "of_tomorrow" }, undefined,
+    { kind: "share", thousandths: 250 },
+    { kind: "memory", bytes: 4 * GIB },
+    { kind: "whole", count: 2 },
+    { kind: "range", min: 1, max: 4 },
+    { kind: "shares", count: 8, thousandths: 500 },
+    { kind: "mig", profile: "2g.10gb" },
+    "0.25",
+    { kind: "of_tomorrow" },
+    undefined,
   ];
   assert.deepEqual(kinds.map(amount), ["0.25", "4GiB", "2", "1-4", "8x0.5", "2g.10gb", "0.25", "–", "–"]);
   assert.equal(state({ state: "running", suspended: true }), "suspended");

@@ -1,11 +1,27 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { coarse, delay, Events, lines, LONGEST, LONGEST_LINE, matching, MOST_LINES, Output, pieces } from "../../assets/lib/stream.js";
+import {
+  coarse,
+  delay,
+  Events,
+  lines,
+  LONGEST,
+  LONGEST_LINE,
+  matching,
+  MOST_LINES,
+  Output,
+  pieces,
+} from "../../assets/lib/stream.js";
 
 test("messages are whole wherever the pieces are cut", () => {
-  const text = ": comment\n\nevent: board\ndata: {\"a\":1}\n\nevent: change\r\ndata: one\r\ndata: two\r\n\r\ndata:x\n\nevent: none\n\n";
-  const expected = [{ kind: "board", data: '{"a":1}' }, { kind: "change", data: "one\ntwo" }, { kind: "message", data: "x" }];
+  const text =
+    ': comment\n\nevent: board\ndata: {"a":1}\n\nevent: change\r\ndata: one\r\ndata: two\r\n\r\ndata:x\n\nevent: none\n\n';
+  const expected = [
+    { kind: "board", data: '{"a":1}' },
+    { kind: "change", data: "one\ntwo" },
+    { kind: "message", data: "x" },
+  ];
   for (const size of [1, 2, 3, 7, 1000]) {
     const events = new Events();
     const seen = [];
@@ -56,12 +72,18 @@ test("a search marks every place and keeps the text", () => {
   assert.deepEqual(pieces("a.b", "."), ["a", ".", "b"]);
   assert.deepEqual([pieces("abc", ""), pieces("abc", "x")], [["abc"], ["abc"]]);
   assert.equal(pieces("İİ loss", "loss").join(""), "İİ loss");
-  const known = [{ number: 1, text: "Epoch 1" }, { number: 2, text: "x" }];
+  const known = [
+    { number: 1, text: "Epoch 1" },
+    { number: 2, text: "x" },
+  ];
   assert.deepEqual([matching(known, "EPOCH").length, matching(known, "").length], [1, 2]);
 });
 
 test("waits grow to ten seconds, and ages are coarse", () => {
-  assert.deepEqual([0, 1, 2, 3, 4, 5, 99].map((attempt) => delay(attempt, 0.5)), [500, 1000, 2000, 4000, 8000, 10_000, 10_000]);
+  assert.deepEqual(
+    [0, 1, 2, 3, 4, 5, 99].map((attempt) => delay(attempt, 0.5)),
+    [500, 1000, 2000, 4000, 8000, 10_000, 10_000],
+  );
   assert.ok(delay(9, 1) <= 11_000 && delay(0, 0) >= 450);
   assert.deepEqual([0, 4999, 12_345, 61_000, 179_000].map(coarse), [0, 0, 10, 60, 120]);
 });
