@@ -110,7 +110,7 @@ fn half_requests_without_the_token_do_not_keep_out_its_owner() {
     assert_eq!(status, 200, "{body}");
     // The oldest gave way, and the newest are heard.
     let mut newest = held.pop().unwrap();
-    newest.write_all(&ask.as_bytes()[23..]).unwrap();
+    newest.write_all(&ask.as_bytes()[25..]).unwrap();
     let mut said = String::new();
     newest.read_to_string(&mut said).unwrap();
     assert!(said.starts_with("HTTP/1.1 200 "), "{said}");

@@ -5,7 +5,7 @@ mod table;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::PermissionsExt;
 use std::thread;
 
 use divvy_e2e::page::{Page, ask, connect};

@@ -1,7 +1,7 @@
 //! The page as users of each role open it, over the daemon of all users: what they see, and what they may change.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use divvy_api::route::ROUTES;
@@ -62,7 +62,7 @@ fn each_role_sees_what_ps_shows_it_and_changes_nothing_without_the_flag() {
     let secret = "the-word-of-root";
     let _job = home.submit(
         &["-g", "0.25", "--name", "roots"],
-        &["sleep", "1000", secret],
+        &["sh", "-c", "sleep 1000", secret],
     );
     for (uid, role) in USERS {
         let page = open(&home, uid, &[]);

@@ -162,7 +162,7 @@ const ROWS: &[(&str, &str, [u16; 3])] = &[
     (
         "`exec`, which is another protocol",
         "POST /v1/jobs/none/exec\nhost: {host}\nconnection: upgrade\nupgrade: divvy-exec\n{token}",
-        [403, 403, 404],
+        [403, 403, 400],
     ),
     (
         "`/web/session`",
@@ -200,7 +200,7 @@ const ROWS: &[(&str, &str, [u16; 3])] = &[
         [403, 403, 403],
     ),
     (
-        "70 KB of headers",
+        "200 KB of headers",
         "GET /\nhost: {host}\nx: {long}",
         [431, 431, 431],
     ),
@@ -223,7 +223,7 @@ fn status(address: &str, token: &str, what: &str, request: &str) -> u16 {
         .replace("{host}", address)
         .replace("{token}", &format!("authorization: Bearer {token}"))
         .replace("{secret}", token)
-        .replace("{long}", &"x".repeat(70_000));
+        .replace("{long}", &"x".repeat(200_000));
     let answer = ask(address, &request, b"");
     // The HTTP library itself answers what it cannot read, without a body.
     if answer.status == 431 || answer.status == 0 {
