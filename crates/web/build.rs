@@ -7,12 +7,8 @@
 mod bundle;
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
-
-use flate2::Compression;
-use flate2::write::GzEncoder;
 
 /// Scripts that are no modules.
 const SCRIPTS: [&str; 1] = ["theme.js"];
@@ -98,10 +94,16 @@ fn content(root: &Path, below: &str) -> io::Result<Option<Vec<u8>>> {
     })
 }
 
+/// zopfli takes a second for what gzip takes a moment, and leaves 4 % less for each browser to load.
 fn gzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-    encoder.write_all(bytes)?;
-    encoder.finish()
+    let mut short = Vec::new();
+    zopfli::compress(
+        zopfli::Options::default(),
+        zopfli::Format::Gzip,
+        bytes,
+        &mut short,
+    )?;
+    Ok(short)
 }
 
 /// The content type of a file.

@@ -4,7 +4,7 @@
  * A hidden page follows nothing: a browser has six connections for each server, shared by all of its pages.
  */
 
-import { call, hasToken, one, pieces, Refused } from "./api.js";
+import { call, hasToken, Lost, one, pieces, Refused } from "./api.js";
 import { applied, whole } from "./lib/board.js";
 import { delay, Events } from "./lib/stream.js";
 import { get, set } from "./store.js";
@@ -14,7 +14,12 @@ const SILENCE = 4_000;
 /** Time that a hidden page keeps its stream. */
 const HIDDEN = 20_000;
 
+/** The hint where no program answers at all. */
+const ENDED = "if `divvy web` has ended, start it again and open its new address";
+
 let heard = 0;
+/** The server of this page: `proxy` is `divvy web`. */
+let via = "";
 /** @type {(() => void) | undefined} */
 let wake;
 
@@ -45,7 +50,11 @@ export async function follow() {
     await untilVisible();
     const before = heard;
     try {
-      if (!get().session) set({ session: await session() });
+      if (!get().session) {
+        const found = await session();
+        via = found.via ?? via;
+        set({ session: found });
+      }
       await stream();
       // A hidden page has ended the stream itself.
       if (document.hidden) continue;
@@ -57,14 +66,17 @@ export async function follow() {
         continue;
       }
       const { message, hint = "" } = /** @type {Refused} */ (error);
-      lose(message, hint);
+      lose(message, error instanceof Lost && via !== "listener" ? ENDED : hint);
     }
     attempt = heard > before ? 0 : attempt + 1;
     await pause(delay(attempt, Math.random()));
   }
 }
 
-/** @param {string} why @param {string} hint */
+/**
+ * @param {string} why
+ * @param {string} hint
+ */
 function lose(why, hint) {
   const since = get().lost?.since ?? performance.now();
   set({ lost: { since, why, hint }, session: get().lost ? get().session : undefined });

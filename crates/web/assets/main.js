@@ -40,11 +40,26 @@ function useRoute() {
   return route;
 }
 
+/** @returns {HTMLElement | null} */
+const heading = () => document.querySelector("main h1");
+
+/** @type {any} */
+let focused;
+addEventListener("focusin", (event) => {
+  focused = event.target;
+});
+// A button may go away with its job. Then the heading takes the focus, and the keyboard goes on from there.
+new MutationObserver(() => {
+  if (!focused || focused.isConnected) return;
+  focused = undefined;
+  if (document.activeElement === document.body) heading()?.focus({ preventScroll: true });
+}).observe(document.body, { childList: true, subtree: true });
+
 /** A new page begins at its heading, for the keyboard and for screen readers. */
 function focusHeading() {
   requestAnimationFrame(() => {
     scrollTo(0, 0);
-    /** @type {HTMLElement | null} */ (document.querySelector("main h1"))?.focus({ preventScroll: true });
+    heading()?.focus({ preventScroll: true });
   });
 }
 

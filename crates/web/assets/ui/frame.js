@@ -117,7 +117,7 @@ function Stale() {
 /** What a screen reader hears: the outcome of an action, a copied text. */
 export function Said() {
   const said = useStore((state) => state.said);
-  return html`<p class="unseen" role="log">${said}</p>`;
+  return html`<footer class="unseen"><p aria-live="polite">${said}</p></footer>`;
 }
 
 /**
