@@ -737,7 +737,7 @@ pub struct Daemon {
     ///
     /// A name under which browsers reach --listen, such as that of a proxy in front: lab1.example, or with a port. May be
     /// repeated
-    #[arg(long, value_name = "NAME", value_parser = web_host)]
+    #[arg(long, value_name = "NAME", value_parser = web_host, hide_short_help = true)]
     pub web_host: Vec<String>,
     /// Run jobs in containers, by default of IMAGE
     ///

@@ -9,6 +9,7 @@
 //! open the port needs the token, which is new with each start and leaves this process on stdout alone.
 
 mod address;
+mod call;
 mod proxy;
 mod server;
 mod tools;

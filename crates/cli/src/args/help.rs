@@ -313,7 +313,7 @@ pub fn command() -> clap::Command {
     }
     let _ = write!(
         template,
-        "\nEach verb has its own --help. Output formats: -o table|wide|json|ndjson|name.\n\n{EXAMPLES}\n"
+        "\nEach verb has its own --help. Output formats: -o table|wide|json|ndjson|name.\n{EXAMPLES}\n"
     );
     once(short(command.help_template(template).max_term_width(110)))
 }

@@ -3,7 +3,6 @@
 //! Each request passes the gate, then the token, then the rule for actions. The daemon decides the rest by the user's role.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use divvy_api::client::Client;
 use divvy_api::daemon::Role;
@@ -12,25 +11,17 @@ use divvy_web::connections::TcpConn;
 use divvy_web::gate::Gate;
 use divvy_web::token::Token;
 use divvy_web::{files, gzip, headers};
-use http_body_util::{BodyExt as _, Either, Full, Limited};
+use http_body_util::{Either, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
-    ACCEPT, CONNECTION, CONTENT_TYPE, HOST, HeaderName, HeaderValue, IF_NONE_MATCH, RETRY_AFTER,
-    TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, TE, TRAILER, TRANSFER_ENCODING,
+    UPGRADE,
 };
 use hyper::{Method, Request, Response, StatusCode};
 use serde::Serialize;
 
+use super::call;
 use super::tools::Tool;
-
-/// Bytes of a request's body: the page sends changes of a job.
-const MOST_BODY: usize = 1 << 20;
-
-/// How long a body may take.
-const BODY_TIME: Duration = Duration::from_secs(30);
-
-/// Headers of a request that the daemon gets. The token is not one of them.
-const PASSED: [HeaderName; 3] = [ACCEPT, CONTENT_TYPE, IF_NONE_MATCH];
 
 /// Headers of an answer that are about one connection (RFC 9110, section 7.6.1).
 const HOP_BY_HOP: [HeaderName; 5] = [CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE];
@@ -134,43 +125,7 @@ impl Proxy {
 
     /// The daemon's answer, as it comes.
     async fn forward(&self, request: Request<Incoming>) -> Result<Answer, Error> {
-        let (parts, body) = request.into_parts();
-        if parts.headers.contains_key(UPGRADE) {
-            return Err(
-                not_allowed("`divvy web` passes on no other protocol than HTTP")
-                    .hint("use `divvy exec` on this machine"),
-            );
-        }
-        let body = Limited::new(body, MOST_BODY).collect();
-        let body = match tokio::time::timeout(BODY_TIME, body).await {
-            Ok(Ok(body)) => body.to_bytes(),
-            Ok(Err(error)) => {
-                let why = format!(
-                    "the request's body cannot be read (at most {MOST_BODY} bytes): {error}"
-                );
-                return Err(Error::new(ErrorCode::Usage, why));
-            }
-            Err(_) => {
-                let why = format!(
-                    "the request's body did not arrive within {} s",
-                    BODY_TIME.as_secs()
-                );
-                return Err(Error::new(ErrorCode::TimedOut, why));
-            }
-        };
-        let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-        let mut call = Request::new(Full::new(body));
-        *call.method_mut() = parts.method;
-        *call.uri_mut() = path.parse().map_err(|error| {
-            Error::new(ErrorCode::Usage, format!("{path} is not a path: {error}"))
-        })?;
-        call.headers_mut()
-            .insert(HOST, HeaderValue::from_static("divvy"));
-        for name in PASSED {
-            if let Some(value) = parts.headers.get(&name) {
-                call.headers_mut().insert(name, value.clone());
-            }
-        }
+        let call = call::call(request, call::WITHIN).await?;
         let mut answer = self.client.forward(call).await?;
         for name in HOP_BY_HOP {
             answer.headers_mut().remove(name);
