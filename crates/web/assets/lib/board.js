@@ -189,6 +189,21 @@ export class Palette {
     if (this.#known.size > MOST) this.#known.delete([...this.#known.keys()][0]);
     return colour;
   }
+
+  /**
+   * Colours of the keys of one chart, at most eight: none comes twice.
+   * @param {string[]} keys
+   * @returns {number[]}
+   */
+  distinct(keys) {
+    const taken = new Set();
+    return keys.map((key) => {
+      let colour = this.of(key);
+      for (let step = 0; step < COLOURS && taken.has(colour); step += 1) colour = (colour + 1) % COLOURS;
+      taken.add(colour);
+      return colour;
+    });
+  }
 }
 
 /** @param {string} key */

@@ -102,7 +102,10 @@ function series(data, isMemory, by, points, gpus) {
     whole,
     known.map((one) => one.row),
   );
-  const all = known.map(({ key, row }) => ({ key, label: names.get(key), colour: palette.of(key), values: row }));
+  // Both charts of the same jobs have the same colours.
+  const keys = [...names.keys()];
+  const colours = new Map(palette.distinct(keys).map((colour, at) => [keys[at], colour]));
+  const all = known.map(({ key, row }) => ({ key, label: names.get(key), colour: colours.get(key), values: row }));
   return isSeen(left) || all.length === 0 ? [...all, { key: "rest", label: "rest", values: left }] : all;
 }
 

@@ -143,7 +143,7 @@ export function Slots({ mig, label, planned = [] }) {
       const state = slotState(slot.state);
       const isFree = slot.state === "free";
       const name = isFree ? String(slot.start) : slot.profile.split(".")[0];
-      const text = slot.job ? `#${slot.job}` : state;
+      const text = isFree ? "" : slot.job ? `#${slot.job}` : state;
       const colour = slot.job ? `c${palette.of(`job:${slot.job}`)}` : "";
       return html`<li key=${slot.start} class=${`slot ${state.replaceAll(" ", "-")} ${colour} ${isPlanned(slot) ? "planned" : ""}`}
         style=${{ flexGrow: slot.size }} title=${`${slot.profile || "free"} at slot ${slot.start}: ${state}`}>

@@ -279,4 +279,7 @@ test("a key keeps its colour, and neighbours differ", () => {
   assert.equal(new Set([first, ...seen]).size, COLOURS);
   for (let at = 0; at < 5000; at += 1) assert.ok(palette.of(`user:u${at}`) < COLOURS);
   assert.equal(new Palette().of("job:7"), first);
+  const keys = Array.from({ length: COLOURS }, (_, at) => `job:${at * COLOURS}`);
+  assert.equal(new Set(palette.distinct(keys)).size, COLOURS);
+  assert.equal(palette.distinct(["job:7"])[0], palette.of("job:7"));
 });
