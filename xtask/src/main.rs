@@ -16,6 +16,7 @@ mod helm;
 mod kinds;
 mod kube;
 mod nextest;
+mod page;
 mod prose;
 mod rooms;
 mod smi;

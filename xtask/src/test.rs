@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use crate::cargo::{self, cargo, root, target};
 use crate::nextest::{self, Run, Tally};
 use crate::steps::{answer, run, step};
-use crate::{advisories, allocators, deny, dist, helm, prose, smi, tools, venv};
+use crate::{advisories, allocators, deny, dist, helm, page, prose, smi, tools, venv};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -106,6 +106,12 @@ pub fn run_tiers(args: &Args) -> Result<()> {
                 .env("PYTHONPATH", "src")
                 .current_dir(root().join(dist::WHEEL)))
         },
+    )?;
+
+    step(
+        "page",
+        "tests of the page's modules that need no browser",
+        page::test,
     )?;
 
     let programs = target().join("debug");

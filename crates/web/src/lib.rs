@@ -16,3 +16,8 @@ pub mod gate;
 pub mod gzip;
 pub mod headers;
 pub mod token;
+
+/// The build script's module, so that its tests run.
+#[cfg(test)]
+#[path = "../bundle.rs"]
+mod bundle;
