@@ -82,14 +82,14 @@ pub fn compress<B: Body<Data = Bytes>>(
         rest: Bytes::new(),
         encoder: Some(GzEncoder::new(Vec::new(), Compression::fast())),
     };
-    Response::from_parts(parts, Answer::Gzip(gzip))
+    Response::from_parts(parts, Answer::Gzip(Box::new(gzip)))
 }
 
 /// The body of an answer.
 #[derive(Debug)]
 pub enum Answer<B> {
     Plain(B),
-    Gzip(Gzip<B>),
+    Gzip(Box<Gzip<B>>),
 }
 
 /// A body that compresses another.

@@ -1,4 +1,4 @@
-//! What the page in the browser asks before all else: its user, and what that user may change.
+//! The session of the page in the browser: the user, and the verbs that the user's role may use.
 
 use std::collections::BTreeMap;
 
