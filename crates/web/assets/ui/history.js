@@ -62,6 +62,8 @@ function subject(job, gpu) {
 async function look(range, gpu, signal, last) {
   const since = new Date(Date.now() - range.seconds * 1000).toISOString();
   const whole = figures(gpu === undefined ? "node" : `gpu:${gpu}`, range, last?.whole, signal);
+  // Its error is thrown below. If the list fails before, the browser must not report it a second time.
+  whole.catch(() => undefined);
   const now = Date.now() / 1000;
   const chosen =
     last && now - last.chosen.at < CHOICE
