@@ -182,8 +182,9 @@ mod tests {
 
     #[test]
     fn a_module_is_taken_apart() {
-        let source = "/** What it is.\n * More. */\n\nimport { a,\n  b as c, } from \"../c.js\";\n// why\nexport const d = /** @type {any} */ (a);\n\
-            export async function e() {\n  return c;\n}\nclass F {}\n";
+        let source = "/** What it is.\n * More. */\n\nimport { a,\n  b as c, } from \"../c.js\";\n// why\n\
+            export const d = /** @type {any} */ (a);\nexport async function e() {\n  // Why here.\n  return c;\n}\n\
+            class F {}\n";
         let module = Module::read("lib/x.js", source).unwrap();
         assert_eq!(module.imports, [("a, b: c".to_owned(), "c.js".to_owned())]);
         assert_eq!(module.exports, ["d", "e"]);
