@@ -50,6 +50,7 @@ export async function follow() {
     await untilVisible();
     const before = heard;
     try {
+      if (!hasToken()) throw new Refused(401, {});
       if (!get().session) {
         const found = await session();
         via = found.via ?? via;
