@@ -11,7 +11,7 @@ use crate::rooms::{self, Tree};
 use crate::steps::answer;
 
 /// Crate → our crates that it may use. The reasons are in ARCHITECTURE.md.
-const ARROWS: [(&str, &[&str]); 21] = [
+const ARROWS: [(&str, &[&str]); 22] = [
     ("divvy-core", &[]),
     ("divvy-driver", &["divvy-testkit"]),
     ("divvy-ledger", &["divvy-testkit"]),
@@ -77,6 +77,7 @@ const ARROWS: [(&str, &[&str]); 21] = [
         "divvy-e2e",
         &["divvy-api", "divvy-clearml-stub", "divvy-testkit"],
     ),
+    ("divvy-browser", &["divvy-api", "divvy-testkit"]),
     ("divvy-testkit", &["divvy-api"]),
     ("xtask", &[]),
 ];

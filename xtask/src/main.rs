@@ -5,6 +5,7 @@
 mod advisories;
 mod allocators;
 mod arrows;
+mod axe;
 mod bench;
 mod cargo;
 mod decisions;
@@ -19,6 +20,7 @@ mod nextest;
 mod page;
 mod prose;
 mod rooms;
+mod shots;
 mod smi;
 mod soak;
 mod sources;
@@ -59,6 +61,8 @@ enum Verb {
     Kube(kube::Args),
     /// Run seeded tests for longer: the simulation, the journal and the limiter
     Soak(soak::Args),
+    /// Make the pictures of the page for the documents, in Chromium: docs/images
+    Shots,
     /// Build a release, install it, test it and write checksums: target/dist
     Dist(dist::Args),
     /// Check Cargo.lock against data/advisories.json, a dated copy of RustSec's advisories
@@ -87,6 +91,7 @@ fn main() -> ExitCode {
         Verb::Gpu(args) => gpu::accept(&args),
         Verb::Kube(args) => kube::accept(&args),
         Verb::Soak(args) => soak::go_on(&args),
+        Verb::Shots => shots::make(),
         Verb::Dist(args) => dist::make(&args),
         Verb::Advisories(args) => advisories::run(&args),
         Verb::Prose(args) => prose::show(&args),
