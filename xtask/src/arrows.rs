@@ -11,7 +11,7 @@ use crate::rooms::{self, Tree};
 use crate::steps::answer;
 
 /// Crate → our crates that it may use. The reasons are in ARCHITECTURE.md.
-const ARROWS: [(&str, &[&str]); 20] = [
+const ARROWS: [(&str, &[&str]); 22] = [
     ("divvy-core", &[]),
     ("divvy-driver", &["divvy-testkit"]),
     ("divvy-ledger", &["divvy-testkit"]),
@@ -25,6 +25,7 @@ const ARROWS: [(&str, &[&str]); 20] = [
     ("divvy-wrapper-nvml", &["divvy-driver", "divvy-shim"]),
     ("divvy-sim", &["divvy-driver", "divvy-testkit"]),
     ("divvy-api", &["divvy-core"]),
+    ("divvy-web", &[]),
     (
         "divvy-agent",
         &[
@@ -34,6 +35,7 @@ const ARROWS: [(&str, &[&str]); 20] = [
             "divvy-fork",
             "divvy-ledger",
             "divvy-testkit",
+            "divvy-web",
         ],
     ),
     (
@@ -45,7 +47,7 @@ const ARROWS: [(&str, &[&str]); 20] = [
             "divvy-testkit",
         ],
     ),
-    ("divvy-cli", &["divvy-api", "divvy-core"]),
+    ("divvy-cli", &["divvy-api", "divvy-core", "divvy-web"]),
     (
         "divvy-k8s",
         &[
@@ -75,6 +77,7 @@ const ARROWS: [(&str, &[&str]); 20] = [
         "divvy-e2e",
         &["divvy-api", "divvy-clearml-stub", "divvy-testkit"],
     ),
+    ("divvy-browser", &["divvy-api", "divvy-testkit"]),
     ("divvy-testkit", &["divvy-api"]),
     ("xtask", &[]),
 ];

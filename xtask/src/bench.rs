@@ -1,11 +1,12 @@
 //! `cargo xtask bench`: a release build, the C probes, then the program `bench` of `tests/e2e`, which measures.
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
 
 use crate::cargo::{LOADED, Optimised, root, target};
-use crate::steps::{run, step};
+use crate::steps::{answer, run, step};
 use crate::{cargo as crates, tools};
 
 /// The parts to measure; without options all of them.
@@ -20,10 +21,13 @@ pub struct Args {
     /// With --counts: record the counts as the expected ones
     #[arg(long, requires = "counts")]
     record: bool,
-    /// Measure only these parts: calls, usable, latency, throughput, crowd, views, shares, processes, ledger, top
+    /// Measure only these parts: calls, usable, latency, throughput, crowd, views, shares, processes, ledger, top, page
     #[arg(long, value_name = "PART", num_args = 1..)]
     only: Vec<String>,
 }
+
+/// The part that a program of `tests/browser` measures.
+const PAGE: &str = "page";
 
 /// The C programs that are timed or started.
 const PROBES: [&str; 4] = ["call_cost", "job_start", "spawn_floor", "tenant"];
@@ -49,6 +53,13 @@ pub fn measure(args: &Args) -> Result<()> {
             Optimised::here().build(&[&[&all, without.as_flattened()].concat()])
         },
     )?;
+    let (page, only): (Vec<_>, Vec<_>) = args.only.iter().partition(|part| *part == PAGE);
+    if !page.is_empty() || (args.only.is_empty() && !args.counts) {
+        measure_page(&folder, args.quick, !page.is_empty())?;
+    }
+    if only.is_empty() && !page.is_empty() {
+        return Ok(());
+    }
     step(
         "probes",
         "C programs that call the driver or act as jobs",
@@ -91,10 +102,25 @@ pub fn measure(args: &Args) -> Result<()> {
             if nvitop.is_file() {
                 bench.arg("--nvitop").arg(nvitop);
             }
-            if !args.only.is_empty() {
-                bench.arg("--only").args(&args.only);
+            if !only.is_empty() {
+                bench.arg("--only").args(&only);
             }
             run(&mut bench)
         },
     )
+}
+
+/// First paint, bytes, and bytes a second of the page, in Chromium. Without Chromium this part is left out, unless it was named.
+fn measure_page(folder: &Path, quick: bool, is_named: bool) -> Result<()> {
+    if !is_named && answer(Command::new("chromedriver").arg("--version")).is_none() {
+        eprintln!("   MISSING: chromedriver; the page is not measured");
+        return Ok(());
+    }
+    step("page", "the page of divvy web, in Chromium", || {
+        let mut measure = Command::new(folder.join("page_cost"));
+        if quick {
+            measure.arg("--quick");
+        }
+        run(measure.arg(root().join("docs/performance.md")))
+    })
 }

@@ -5,7 +5,9 @@
 mod advisories;
 mod allocators;
 mod arrows;
+mod axe;
 mod bench;
+mod boards;
 mod cargo;
 mod decisions;
 mod demo;
@@ -16,8 +18,10 @@ mod helm;
 mod kinds;
 mod kube;
 mod nextest;
+mod page;
 mod prose;
 mod rooms;
+mod shots;
 mod smi;
 mod soak;
 mod sources;
@@ -58,6 +62,8 @@ enum Verb {
     Kube(kube::Args),
     /// Run seeded tests for longer: the simulation, the journal and the limiter
     Soak(soak::Args),
+    /// Make the pictures of the page for the documents, in Chromium: docs/images
+    Shots,
     /// Build a release, install it, test it and write checksums: target/dist
     Dist(dist::Args),
     /// Check Cargo.lock against data/advisories.json, a dated copy of RustSec's advisories
@@ -66,6 +72,8 @@ enum Verb {
     Prose(prose::Args),
     /// Check the imports between rooms: prints rooms, levels, arrows, arrows back, and the largest cycle of files
     Arrows,
+    /// Generate the boards for Grafana: deploy/helm/divvy/dashboards
+    Boards,
     /// Generate the tables of NVIDIA's exported symbols from NVIDIA's headers
     Symbols(symbols::Args),
 }
@@ -86,10 +94,12 @@ fn main() -> ExitCode {
         Verb::Gpu(args) => gpu::accept(&args),
         Verb::Kube(args) => kube::accept(&args),
         Verb::Soak(args) => soak::go_on(&args),
+        Verb::Shots => shots::make(),
         Verb::Dist(args) => dist::make(&args),
         Verb::Advisories(args) => advisories::run(&args),
         Verb::Prose(args) => prose::show(&args),
         Verb::Arrows => check_rooms(),
+        Verb::Boards => boards::write(),
         Verb::Symbols(args) => symbols::run(&args),
     };
     match outcome {

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! first tier    format, dependencies, lints, build, every promise once, one real crash of each kind
-//! --all         also the tests in modules named `exhaustive`, the scenes under Podman, the limiter's other form, advisories, the release
+//! --all         also the tests in modules named `exhaustive`, the scenes under Podman and in Chromium, the limiter's other form, advisories,
+//!               the release
 //! ```
 //! CONTRIBUTING.md has a table of the second tier, and of the tests of the first tier that cover the same promises.
 
@@ -15,7 +16,7 @@ use anyhow::{Context, Result};
 use crate::cargo::{self, cargo, root, target};
 use crate::nextest::{self, Run, Tally};
 use crate::steps::{answer, run, step};
-use crate::{advisories, allocators, deny, dist, helm, prose, smi, tools, venv};
+use crate::{advisories, allocators, axe, deny, dist, helm, page, prose, smi, tools, venv};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -108,6 +109,12 @@ pub fn run_tiers(args: &Args) -> Result<()> {
         },
     )?;
 
+    step(
+        "page",
+        "tests of the page's modules that need no browser",
+        page::test,
+    )?;
+
     let programs = target().join("debug");
     let mut variables = vec![
         ("DIVVY_TEST_PROGRAMS", programs.clone()),
@@ -116,6 +123,14 @@ pub fn run_tiers(args: &Args) -> Result<()> {
     ];
     variables.extend(smi.map(|program| ("DIVVY_TEST_NVIDIA_SMI", program)));
     variables.extend(helm.map(|found| ("DIVVY_TEST_HELM", found.helm)));
+    if args.all {
+        let axe = step(
+            "axe-core",
+            "finds barriers on the pages of divvy web, in Chromium",
+            || Ok(axe::make()),
+        )?;
+        variables.extend(axe.map(|file| ("DIVVY_TEST_AXE", file)));
+    }
     let engine = step(
         "container engine",
         "one Docker daemon with images for all tests; needs root",

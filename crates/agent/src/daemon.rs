@@ -292,6 +292,7 @@ fn serve(
         rules: doors.rules,
         me: doors.me,
         token: doors.token,
+        gate: Arc::new(doors.gate),
         reloader: Arc::new(Reloader::new(source, mailbox.clone())),
         gpu_time: Arc::default(),
         boards: Arc::default(),

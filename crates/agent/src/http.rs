@@ -11,8 +11,6 @@ mod auth;
 mod board;
 mod body;
 mod claims;
-mod connection_limit;
-mod deadline;
 mod events;
 mod exec;
 mod health;
@@ -30,6 +28,7 @@ pub mod token;
 mod upload;
 mod usage;
 mod user_permits;
+mod web;
 
 use crate::controller::request::{ArrayAct, Milestone, ProjectAct, Reply};
 use std::os::unix::net::UnixListener as StdListener;
@@ -46,6 +45,8 @@ use axum::routing::{get, patch, post, put};
 use divvy_api::home::Home;
 use divvy_api::v1::{self, Error, ErrorCode, List};
 use divvy_api::version;
+use divvy_web::connections::TcpConn;
+use divvy_web::gate::Gate;
 use serde::Deserialize;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, broadcast};
@@ -67,7 +68,6 @@ use crate::model::validate::limits;
 use arrays::{CallContext, resolve};
 pub use board::Boards;
 use body::{ApiError, Body, Path, Query};
-use connection_limit::TcpConn;
 pub use job_list::KeptMatches;
 use redact::Visibility;
 use server::Server;
@@ -98,6 +98,8 @@ pub struct Api {
     pub me: UserAccount,
     /// The bearer token that allows calls over TCP.
     pub token: Option<Token>,
+    /// The rules for requests over TCP.
+    pub gate: Arc<Gate>,
     pub reloader: Arc<Reloader>,
     /// GPU time of users and projects, as the metrics last showed it.
     pub gpu_time: Arc<Mutex<GpuTimeTotals>>,
@@ -158,14 +160,19 @@ pub async fn serve(
         .route("/metrics", get(metrics::metrics))
         .route("/healthz", get(health::alive))
         .route("/readyz", get(health::ready))
+        .route("/web/session", get(web::session))
+        .route("/web/doctor", get(web::of_command_line))
+        .route("/web/selftest", post(web::of_command_line))
         .fallback(missing)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(LARGE))
         .with_state(api.clone());
     let me = api.me.uid;
+    let web = middleware::from_fn_with_state(Arc::clone(&api.gate), web::guard);
     // Outside of the routes, so that it decides also what a path means.
     let gate = middleware::from_fn_with_state((api, Uploads::new(me)), auth::authorize_request);
     let routes = Router::new().fallback_service(routes).layer(gate);
+    let routes = routes.layer(web);
     let server = Server::new(routes.layer(middleware::map_response(name_version)));
     let listener = UnixListener::from_std(listener)?;
     let is_counted = move |uid| uid != 0 && uid != me;

@@ -10,6 +10,7 @@
 //! [`ErrorCode::Unresponsive`]. Long polls ([`Client::wait`], logs, events, frames of [`Client::exec`]) go on waiting.
 
 mod exec;
+mod forward;
 mod liveness;
 mod selection;
 mod stream;

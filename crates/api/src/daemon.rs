@@ -183,6 +183,9 @@ pub struct ListenOptions {
     /// File with the token of TCP clients.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_file: Option<PathBuf>,
+    /// Names of the TCP listener besides its address, as a proxy passes them on: `lab1.example`, or with a port.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub web_hosts: Vec<String>,
 }
 
 /// Bounds on what one user and one job may make the daemon keep.

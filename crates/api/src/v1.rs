@@ -28,6 +28,7 @@ pub mod queue;
 pub mod script;
 pub mod selftest;
 pub mod usage;
+pub mod web;
 
 pub use advice::Advice;
 pub use board::{
@@ -64,6 +65,7 @@ pub use queue::Queue;
 pub use script::{Output, Script};
 pub use selftest::{Selftest, SelftestCheck, SelftestKind, SelftestResult};
 pub use usage::Usage;
+pub use web::{WebServer, WebSession};
 
 use serde::{Deserialize, Serialize};
 

@@ -18,6 +18,7 @@ mod terms;
 mod top;
 mod usage;
 mod waiting;
+mod web;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -45,6 +46,8 @@ pub use terms::{IdleWord, TermArgs};
 pub use top::Top;
 pub use usage::Usage;
 pub use waiting::{AmountArgs, Change, Move};
+pub use web::Web;
+use web::web_host;
 
 /// Parses a whole command line, the program's name first.
 ///
@@ -156,6 +159,8 @@ pub enum Verb {
     Ps(Ps),
     /// Watch GPUs, jobs and pending jobs, live
     Top(Top),
+    /// Show GPUs, jobs and users in a browser, on this machine
+    Web(Web),
     /// List GPUs, their slices and their free capacity
     Gpus(Look),
     /// List queues, in the order that the daemon serves them
@@ -728,6 +733,12 @@ pub struct Daemon {
     /// A file of mode 0600 with the token for --listen, at least 32 characters
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// With --listen: a name that browsers use
+    ///
+    /// A name under which browsers reach --listen, such as that of a proxy in front: lab1.example, or with a port. May be
+    /// repeated
+    #[arg(long, value_name = "NAME", value_parser = web_host, hide_short_help = true)]
+    pub web_host: Vec<String>,
     /// Run jobs in containers, by default of IMAGE
     ///
     /// Run submitted jobs in containers. Jobs without an image use this one, with these flags of `docker run`

@@ -26,6 +26,7 @@ pub mod text;
 mod top;
 mod verbs;
 pub mod watch;
+mod web;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -19,6 +19,7 @@ mod queues;
 mod selftest;
 mod simulate;
 mod usage;
+mod web;
 mod why;
 
 use divvy_api::v1::{
@@ -45,11 +46,13 @@ pub use queues::queues;
 pub use selftest::selftests;
 pub use simulate::{Figure, Method, ProfileFigures, Ratio, Scene, Simulation, scene, simulations};
 pub use usage::{Marks, daily_usages, days_legend, usage_total, usages};
+pub use web::web_address;
 pub use why::why;
 
 use crate::args::Format;
 use crate::colour::Palette;
 use crate::table::Fit;
+use crate::web::WebAddress;
 
 /// What shares compute between the slices of a GPU. Said wherever a view speaks of compute.
 pub const COMPUTE: &str = "time slices by share";
@@ -101,6 +104,14 @@ impl Item for Gpu {
 
     fn name(&self) -> String {
         self.uuid.clone()
+    }
+}
+
+impl Item for WebAddress {
+    const KIND: &'static str = "WebAddress";
+
+    fn name(&self) -> String {
+        self.url.clone()
     }
 }
 

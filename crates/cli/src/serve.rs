@@ -95,6 +95,7 @@ fn flags(args: &args::Daemon) -> Result<DaemonOptions> {
             access: args.access.clone(),
             listen: args.listen,
             token_file: args.token_file.clone(),
+            web_hosts: args.web_host.clone(),
         },
         limits: LimitOptions {
             max_jobs: args.max_jobs.unwrap_or(limits.max_jobs),

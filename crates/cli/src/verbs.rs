@@ -42,7 +42,7 @@ use crate::Backend;
 use crate::args::{self, Verb};
 use crate::output::{self, Stop};
 use crate::serve;
-use crate::{complete, manual, top};
+use crate::{complete, manual, top, web};
 
 type Outcome = Result<ExitCode, Stop>;
 
@@ -57,6 +57,7 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Submit(args) => block_on(submit::submit(*args)),
         Verb::Ps(args) => block_on(read::jobs(args)),
         Verb::Top(args) => block_on(watch(args)),
+        Verb::Web(args) => block_on(serve_page(args)),
         Verb::Gpus(args) => block_on(read::gpus(args, backend)),
         Verb::Queues(args) => block_on(read::queues(args)),
         Verb::Projects(args) => block_on(projects::projects(args)),
@@ -149,6 +150,12 @@ pub fn client_of(home: &Home) -> Client {
 async fn watch(args: args::Top) -> Outcome {
     let home = called()?;
     top::top(Client::new(home.socket()), args).await
+}
+
+/// The page in a browser. Its client says nothing on stderr: the page shows what the client would say for each call.
+async fn serve_page(args: args::Web) -> Outcome {
+    let home = called()?;
+    web::web(Client::new(home.socket()), args).await
 }
 
 /// The job that these words mean, where a verb takes no array.

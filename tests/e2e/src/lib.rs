@@ -7,6 +7,7 @@
 //! Dialog     a program that is spoken to line by line
 //! Tenant     one of those that gives its GPU work
 //! Engine     Docker or Podman, and images of this machine's files
+//! page       `divvy web`, and HTTP by hand
 //! help       every verb that `--help` lists, and its flags
 //! clearml    a ClearML server, its user, and an instance that serves its queues
 //! ```
@@ -18,6 +19,7 @@ pub mod clearml;
 mod dialog;
 pub mod engine;
 pub mod help;
+pub mod page;
 mod programs;
 mod tenant;
 

@@ -165,6 +165,9 @@ fn wanted() -> Vec<String> {
             "usr/share/bash-completion/completions/divvy",
             "usr/share/man/man1/divvy.1.gz",
             "usr/share/man/man1/divvy-admin-mig-plan.1.gz",
+            "usr/share/divvy/grafana/divvy.json",
+            "usr/share/divvy/prometheus/rules.yml",
+            "usr/share/divvy/prometheus/scrape.yml",
             "usr/share/doc/divvy/README.md",
         ]
         .map(str::to_owned),

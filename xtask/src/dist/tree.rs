@@ -11,9 +11,11 @@ use crate::cargo::root;
 use crate::steps::{answer, run};
 
 /// Folders and files of the repository, and where they lie when installed.
-const SHARED: [(&str, &str); 7] = [
+const SHARED: [(&str, &str); 9] = [
+    ("deploy/grafana", "share/divvy/grafana"),
     ("deploy/helm", "share/divvy/helm"),
     ("deploy/images", "share/divvy/images"),
+    ("deploy/prometheus", "share/divvy/prometheus"),
     ("docs", "share/doc/divvy/docs"),
     ("examples", "share/doc/divvy/examples"),
     ("README.md", "share/doc/divvy/README.md"),
@@ -162,5 +164,37 @@ mod tests {
         ] {
             assert_eq!(is_unit(name), expected, "{name}");
         }
+    }
+
+    /// The repository has links where the chart and a package have the same file.
+    #[test]
+    fn what_is_shared_is_copied_as_files() {
+        let folder = folder_in_target("dist-shared");
+        for (from, to) in SHARED
+            .iter()
+            .filter(|(from, _)| from.starts_with("deploy/"))
+        {
+            copy(&root().join(from), &folder.join(to)).expect("a copy");
+        }
+        for file in [
+            "share/divvy/prometheus/rules.yml",
+            "share/divvy/grafana/divvy.json",
+            "share/divvy/helm/divvy/files/prometheus/rules.yml",
+        ] {
+            let path = folder.join(file);
+            let kind = path.symlink_metadata().expect("it was copied").file_type();
+            assert!(kind.is_file(), "{file}");
+            assert!(
+                fs::read_to_string(&path).expect("text").len() > 1000,
+                "{file}"
+            );
+        }
+        fs::remove_dir_all(&folder).expect("it was made here");
+    }
+
+    fn folder_in_target(name: &str) -> std::path::PathBuf {
+        let folder = crate::cargo::target().join(format!("{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("target can be written");
+        folder
     }
 }

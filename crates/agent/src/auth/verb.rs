@@ -76,7 +76,10 @@ pub fn known(method: &str, path: &str) -> Option<Verb> {
     }
     let mut parts = path.split('/').skip(1);
     match (method, parts.next(), parts.next(), parts.next()) {
-        ("GET" | "HEAD", Some("metrics" | "healthz" | "readyz"), None, None) => Some(Verb::View),
+        ("GET" | "HEAD", Some("metrics" | "healthz" | "readyz"), None, None)
+        // `divvy web` alone has the last two; the daemon answers that it has none.
+        | ("GET" | "HEAD", Some("web"), Some("session" | "doctor"), None)
+        | ("POST", Some("web"), Some("selftest"), None) => Some(Verb::View),
         (
             "GET" | "HEAD",
             Some("v1"),

@@ -50,8 +50,8 @@ pub(super) fn commit_and_apply(
     }
     let began = Instant::now();
     io.store.commit()?;
+    fx.counters.add_commit(io.store.changes(), began.elapsed());
     sharing::settle(state, io);
-    fx.counters.commits.add(began.elapsed());
     submit::remove_expired_secrets(&state.jobs, fx, io);
     commands::dispatch_mig_commands(fx, io);
     resize::apply_resizes(state, fx, io)?;

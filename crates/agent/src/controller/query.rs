@@ -25,7 +25,7 @@ use divvy_ledger::Snapshot;
 use jiff::Timestamp;
 
 use super::query::estimate::StartEstimator;
-use super::query::metrics::{DaemonStats, GpuFacts, Page};
+use super::query::metrics::{DaemonStats, GpuFacts, NO_CODE, Omitted, Page};
 use super::query::reference::JobRef;
 use super::query::view::JobView;
 use crate::compute::ComputeUsage;
@@ -435,6 +435,7 @@ pub fn metrics_page(state: &State, fx: &Effects, io: &Io) -> Page {
         gpu_facts: gpu_facts(state),
         daemon_stats: project_metrics(state, fx, io),
         gpu_time: GpuTimeTotals::default(),
+        omitted: Omitted::default(),
         now: now(),
     }
 }
@@ -472,32 +473,40 @@ pub fn not_ready_reason(gpus: &GpuState, disk: &DiskState) -> Option<String> {
     (lost > 0 && lost == served).then(|| "no GPU responds".to_owned())
 }
 
+/// Whether more free GPUs would let such a job start, once its turn comes. Other jobs wait for users.
+fn waits_for_gpus(code: ReasonCode) -> bool {
+    use ReasonCode::{ArrayLimit, Confirmation, Dependency, Held};
+    !matches!(code, Held | Dependency | ArrayLimit | Confirmation)
+}
+
 fn project_metrics(state: &State, fx: &Effects, io: &Io) -> DaemonStats {
-    let mut pending = BTreeMap::new();
-    for wait in state.jobs.waits.values() {
-        let word = ReasonCode::from(&wait.reason).name();
-        *pending.entry(word).or_default() += 1;
-    }
-    let on_hold = state.jobs.active.values();
-    let on_hold = on_hold.filter(|active| active.job.on_hold().is_some());
-    match on_hold.count() {
-        0 => {}
-        count => drop(pending.insert(ReasonCode::Held.name(), count as u64)),
-    }
+    // Every code has a series, also without jobs: a series that appears with its first job has no increase.
+    let names = ReasonCode::ALL.map(ReasonCode::name).into_iter();
+    let mut pending: BTreeMap<_, _> = names.chain([NO_CODE]).map(|name| (name, 0)).collect();
     let mut oldest = BTreeMap::<String, Timestamp>::new();
     for active in state.jobs.active.values() {
         let job = &active.job;
-        if view::state(&job.state) == v1::JobState::Queued {
-            let since = oldest
-                .entry(job.spec.queue.to_string())
-                .or_insert(job.submitted_at);
-            *since = job.submitted_at.min(*since);
+        if view::state(&job.state) != v1::JobState::Queued {
+            continue;
+        }
+        let code = board::reason_code(state, active);
+        *pending
+            .entry(code.map_or(NO_CODE, ReasonCode::name))
+            .or_default() += 1;
+        if code.is_some_and(waits_for_gpus) {
+            let since = job.waits_since();
+            let first = oldest.entry(job.spec.queue.to_string()).or_insert(since);
+            *first = since.min(*first);
         }
     }
+    let projects = projects::list_with_entitled(state, io);
+    let entitled = projects.iter();
+    let entitled = entitled.map(|(project, count)| (project.name.clone(), *count));
     let (held, used) = (state.jobs.active.iter(), state.jobs.active.iter());
     let instant = Instant::now();
     DaemonStats {
-        projects: projects::list_projects(state, io),
+        entitled: entitled.collect(),
+        projects: projects.into_iter().map(|(project, _)| project).collect(),
         counted: fx.counters.clone(),
         held: held
             .map(|(id, active)| (id.to_string(), active.activity.allocated_ns))

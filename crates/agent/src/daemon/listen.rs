@@ -7,6 +7,7 @@ use std::os::unix::net::UnixListener;
 use divvy_api::daemon::{DaemonOptions, ListenOptions};
 use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode};
+use divvy_web::gate::{Gate, WebHost};
 
 use super::from_home;
 use crate::auth::Rules;
@@ -24,6 +25,7 @@ pub struct Listeners {
     pub rules: Live<Rules>,
     pub me: UserAccount,
     pub token: Option<Token>,
+    pub gate: Gate,
     listen: Option<SocketAddr>,
     system: bool,
 }
@@ -59,6 +61,7 @@ impl Listeners {
             rules: Live::new(rules),
             me,
             token,
+            gate: gate(options)?,
             listen: options.listen,
             system: options.system,
         })
@@ -97,6 +100,21 @@ impl Listeners {
         }
         Ok(Some(listener))
     }
+}
+
+/// The rules for requests over TCP.
+fn gate(options: &ListenOptions) -> Result<Gate, Error> {
+    let names = options.web_hosts.iter().map(|name| {
+        let host = name.parse::<WebHost>();
+        host.map_err(|_| {
+            Error::new(
+                ErrorCode::Usage,
+                format!("--web-host {name}: not a name of a host"),
+            )
+            .hint("use lab1.example, or lab1.example:8443 for one port alone")
+        })
+    });
+    Ok(Gate::of_numbers(names.collect::<Result<_, _>>()?))
 }
 
 /// A client with the token acts as the daemon's user. On the system's daemon it may only read, since its jobs would run as

@@ -13,10 +13,11 @@ use axum::http::{HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use divvy_api::v1::{Error, ErrorCode};
+use divvy_web::connections::MOST;
 
 use super::body::ApiError;
-use super::connection_limit::MOST;
 use super::redact::{AlreadyRedacted, Redactor, Visibility};
+use super::token::Token;
 use super::upload::Uploads;
 use super::{Api, Peer, internal};
 use crate::auth::{Caller, JobRelation, verb};
@@ -31,10 +32,9 @@ pub async fn authorize_request(
     mut request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
-    let caller = {
-        let given = request.headers().get(header::AUTHORIZATION).cloned();
-        authenticate(&api, &peer, given.as_ref()).await?
-    };
+    let token = api.token.as_ref();
+    let shown = token.filter(|token| token.is_shown(request.headers()));
+    let caller = authenticate(&api, &peer, shown).await?;
     limits::target(request.uri().path(), request.uri().query())?;
     // What the request brings is its user's until it is answered.
     let upload = uploads.of(caller.account.uid);
@@ -62,11 +62,7 @@ pub async fn authorize_request(
 }
 
 /// By the kernel's word, or by a token that was given.
-async fn authenticate(
-    api: &Api,
-    peer: &Peer,
-    given: Option<&HeaderValue>,
-) -> Result<Caller, ApiError> {
+async fn authenticate(api: &Api, peer: &Peer, shown: Option<&Token>) -> Result<Caller, ApiError> {
     match *peer {
         Peer::Local { uid, .. } if api.rules.get().is_private() => {
             let me = || api.me.clone();
@@ -89,7 +85,7 @@ async fn authenticate(
             Ok(api.rules.get().caller(account)?)
         }
         Peer::Token(ref conn) => {
-            let Some(token) = api.token.as_ref().filter(|token| token.is(given)) else {
+            let Some(token) = shown else {
                 let why = "calls over TCP require the daemon's token";
                 let hint = "send `Authorization: Bearer TOKEN` with the token from the daemon's --token-file";
                 return Err(Error::new(ErrorCode::NotAllowed, why).hint(hint).into());

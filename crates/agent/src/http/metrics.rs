@@ -1,11 +1,13 @@
 //! Metrics: `GET /metrics`, in Prometheus's text format (version 0.0.4).
 //!
 //! Base units, ratios from 0 to 1, counters end in `_total`; GPU labels are spelled as dcgm-exporter spells them. Only
-//! jobs that have left their queue and have not ended have series, and counts stand for pending jobs. What each of them is, and why others are not told, is in docs/reference.md.
+//! jobs that have left their queue and have not ended have series, and counts stand for pending jobs. docs/reference.md
+//! says what each series is, and why others are missing.
 
 mod daemon_stats;
 mod gpus;
 mod jobs;
+mod page_bound;
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
@@ -41,6 +43,7 @@ pub async fn metrics(State(api): State<Api>) -> Result<Response, ApiError> {
         let glances = std::mem::take(&mut page.glances).into_iter();
         let told = glances.map(|glance| glance.into_view().into_api(&home).into());
         page.jobs = told.collect();
+        page_bound::limit(&mut page);
         page
     })
     .await?;
@@ -121,6 +124,7 @@ pub fn text(page: &Page) -> String {
     families.extend(gpus::about_instances(page));
     families.extend(jobs::about_jobs(page));
     families.extend(daemon_stats::about_projects(page));
+    families.push(page_bound::about_the_page(page));
     let mut text = String::new();
     for family in families.iter().filter(|family| !family.samples.is_empty()) {
         let Family {

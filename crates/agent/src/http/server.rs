@@ -18,6 +18,8 @@ use axum::extract::Request;
 use axum::http::Method;
 use axum::response::{IntoResponse as _, Response};
 use divvy_api::v1::{Error, ErrorCode};
+use divvy_web::connections::{ConnLimit, MOST, TcpConns, TrackedStream};
+use divvy_web::deadline::{Deadlines, HeadTimer, ReadCounter};
 use futures_util::FutureExt as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -29,8 +31,6 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 
 use super::Peer;
 use super::body::ApiError;
-use super::connection_limit::{ConnLimit, MOST, TcpConns, TrackedStream};
-use super::deadline::{Deadlines, HeadTimer, ReadCounter};
 use super::socket::Socket;
 
 /// How long a connection beyond its user's bound may take to ask. Then it is told.

@@ -36,10 +36,21 @@ pub struct Counters {
     pub adopted: u64,
     pub finalized: u64,
     pub plans: DurationSum,
+    /// Commits that had something to write.
     pub commits: DurationSum,
+    /// Rows of the journal that the last of them had changed.
+    pub committed_rows: u64,
 }
 
 impl Counters {
+    /// Counts a commit after which the daemon has changed so many rows. One without a change writes nothing, and most
+    /// rounds have none: they would hide a slow disk in an average.
+    pub fn add_commit(&mut self, rows: u64, took: Duration) {
+        if std::mem::replace(&mut self.committed_rows, rows) != rows {
+            self.commits.add(took);
+        }
+    }
+
     /// How many events of this kind there were.
     pub fn event_count(&self, kind: &str) -> u64 {
         self.events.get(kind).copied().unwrap_or_default()
@@ -80,6 +91,16 @@ impl WaitHistogram {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_commit_without_a_change_is_no_write() {
+        let mut counters = Counters::default();
+        for (rows, millis) in [(0, 1), (3, 200), (3, 1), (3, 1), (4, 100)] {
+            counters.add_commit(rows, Duration::from_millis(millis));
+        }
+        let written = (counters.commits.count, counters.commits.total.as_millis());
+        assert_eq!(written, (2, 300));
+    }
 
     #[test]
     fn a_wait_counts_in_every_bucket_that_it_fits_in() {

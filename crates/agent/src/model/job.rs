@@ -120,6 +120,12 @@ impl Job {
         }
     }
 
+    /// Since when it waits in its queue: since its submission or, if it was stopped to be requeued, since that stop.
+    pub fn waits_since(&self) -> Timestamp {
+        let stopped = self.run_state.stopped_before.as_ref();
+        stopped.map_or(self.submitted_at, |stop| stop.at.max(self.submitted_at))
+    }
+
     /// What users refer to this job and to no other by: its number, or `12_3` for a job of an array.
     pub fn reference(&self) -> String {
         match self.spec.policy.array {

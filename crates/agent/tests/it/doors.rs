@@ -47,7 +47,7 @@ fn call(address: &str, method: &str, path: &str, token: Option<&str>) -> (u16, S
     });
     let body = "{}";
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{authorization}\r\n{body}",
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{authorization}\r\n{body}",
         body.len()
     );
     stream.write_all(request.as_bytes()).unwrap();

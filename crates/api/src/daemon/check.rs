@@ -104,6 +104,16 @@ pub fn values(options: &DaemonOptions) -> Vec<Violation> {
             "leave out `starter`",
         ));
     }
+    for (index, host) in options.listen.web_hosts.iter().enumerate() {
+        if !is_web_host(host) {
+            let wrong = refused(
+                &["listen", "web-hosts"],
+                format!("{host:?} is not a name of a host"),
+                "use lab1.example, or lab1.example:8443 for one port alone",
+            );
+            found.push(wrong.at(index));
+        }
+    }
     paths(options, &mut found);
     if let Some(roles) = &options.roles {
         found.extend(roles_of(roles, &["roles"]));
@@ -112,6 +122,18 @@ pub fn values(options: &DaemonOptions) -> Vec<Violation> {
         project_of(name.as_str(), project, &mut found);
     }
     found
+}
+
+/// Whether a text is a host, with at most a port: no scheme, no path, no pattern.
+fn is_web_host(text: &str) -> bool {
+    let (host, port) = text.split_once(':').unwrap_or((text, "80"));
+    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    let is_digit = |byte: u8| byte.is_ascii_digit();
+    !host.is_empty()
+        && host.len() <= 255
+        && host.bytes().all(is_of_name)
+        && port.bytes().all(is_digit)
+        && port.parse::<u16>().is_ok()
 }
 
 /// A daemon's working directory is no place that a file can rely on.
@@ -274,6 +296,13 @@ pub fn together(options: &DaemonOptions) -> Vec<Violation> {
             &["listen", "token-file"],
             "a token requires the address of a TCP listener",
             "add listen = \"127.0.0.1:PORT\", or leave out token-file",
+        ));
+    }
+    if listen.listen.is_none() && !listen.web_hosts.is_empty() {
+        found.push(refused(
+            &["listen", "web-hosts"],
+            "names of hosts require the address of a TCP listener",
+            "add listen = \"127.0.0.1:PORT\", or leave out web-hosts",
         ));
     }
     if options.clearml.is_some() && listen.system {

@@ -130,6 +130,7 @@ pub const KEYS: &[Key] = &[
         Restart,
         listen.token_file
     ),
+    key!("listen.web-hosts", ["web-host"], Restart, listen.web_hosts),
     key!("limits.max-jobs", ["max-jobs"], Reload, limits.max_jobs),
     key!("limits.max-texts", ["max-texts"], Reload, limits.max_texts),
     key!("limits.log-size", ["log-size"], Reload, limits.log_size),
@@ -286,6 +287,7 @@ mod tests {
                 access: Some("/a".into()),
                 listen: Some(([127, 0, 0, 1], 1).into()),
                 token_file: Some("/t".into()),
+                web_hosts: vec!["lab1.example".into()],
             },
             limits: LimitOptions {
                 max_jobs: 1,

@@ -678,6 +678,12 @@ mod tests {
                 "/c.toml:2:10: listen.listen",
             ),
             (
+                "[listen]\nweb-hosts = [\"lab1\"]\n",
+                system.clone(),
+                &[],
+                "/c.toml:2:13: listen.web-hosts",
+            ),
+            (
                 "[listen]\ntoken-file = \"/t\"\n",
                 system,
                 &[],

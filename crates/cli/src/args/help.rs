@@ -13,7 +13,7 @@ pub const GROUPS: &[(&str, &[&str])] = &[
     (
         "Show state",
         &[
-            "top", "ps", "gpus", "queues", "projects", "usage", "describe", "logs", "events",
+            "top", "web", "ps", "gpus", "queues", "projects", "usage", "describe", "logs", "events",
         ],
     ),
     (
@@ -81,6 +81,14 @@ the selected job: each shows its command and asks once.
   divvy top --filter user:ana --readonly
   divvy top -1
   divvy top -o ndjson --interval 10s";
+
+pub(super) const WEB: &str = "\
+Prints an address with a fresh token, and serves the page until Ctrl-C. The page calls the daemon as you, so it shows what `divvy ps` \
+shows you. From a laptop, type the second line there first. Without --allow-actions the page changes nothing.
+
+  divvy web
+  divvy web --port 8080 --allow-actions
+  divvy web -o json";
 
 pub(super) const SUBMIT: &str = "\
 #DIVVY and #SBATCH lines of a script are flags. Starts a daemon if none runs.
@@ -305,7 +313,7 @@ pub fn command() -> clap::Command {
     }
     let _ = write!(
         template,
-        "\nEach verb has its own --help. Output formats: -o table|wide|json|ndjson|name.\n\n{EXAMPLES}\n"
+        "\nEach verb has its own --help. Output formats: -o table|wide|json|ndjson|name.\n{EXAMPLES}\n"
     );
     once(short(command.help_template(template).max_term_width(110)))
 }

@@ -367,6 +367,8 @@ pub struct QuotaStatus {
     /// Held by jobs that are over quota.
     pub over: Resources,
     pub fair_share: Gpus,
+    /// Pending jobs that fit into the unused part of the quota, each taken alone.
+    pub entitled: u64,
 }
 
 /// The status of each project in the order of the snapshot, and last of the jobs outside; empty without projects.
@@ -376,13 +378,25 @@ pub fn quota_status(snapshot: &Snapshot) -> Vec<QuotaStatus> {
         return Vec::new();
     };
     let nobody = BTreeSet::new();
-    let standing = |project_usage: &ProjectUsage<'_>| QuotaStatus {
+    let mut entitled = vec![0; ledger.projects.len()];
+    for waiting in snapshot.queues.iter().flat_map(|queue| &queue.waiting) {
+        let index = ledger.project_index(&waiting.owner);
+        let (project_usage, need) = (&ledger.projects[index], ledger.cost(&waiting.request));
+        let fits = |project: &Project| over_quota(project, project_usage.used, need).is_none();
+        // A request that no GPU can serve has no cost.
+        if need.gpus > Gpus::ZERO && project_usage.project.is_some_and(fits) {
+            entitled[index] += 1;
+        }
+    }
+    let standing = |(project_usage, entitled): (&ProjectUsage<'_>, u64)| QuotaStatus {
         project: project_usage.project.map(|project| project.name.clone()),
         used: project_usage.used,
         over: project_usage.used_by(|job_usage| {
             !ledger.is_within_quota(job_usage.job, &job_usage.owner, job_usage.used, &nobody)
         }),
         fair_share: Gpus::from_thousandths(project_usage.fair_share),
+        entitled,
     };
-    ledger.projects.iter().map(standing).collect()
+    let projects = ledger.projects.iter();
+    projects.zip(entitled).map(standing).collect()
 }

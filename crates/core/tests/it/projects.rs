@@ -605,3 +605,25 @@ fn without_projects_nothing_is_different() {
     assert_eq!(node.start(), [1]);
     assert!(quota_status(&node.snapshot).is_empty());
 }
+
+#[test]
+fn pending_jobs_within_the_unused_quota_are_entitled_to_it_and_no_others() {
+    let mut node = node(2, [project("a", "1"), project("b", "1")]);
+    submit(&mut node, 2, "1", &fixed(""));
+    node.start();
+    // Half of the quota, all of it, and too much; one outside projects.
+    for request in ["0.5", "1", "2"] {
+        submit(&mut node, 1, request, &owner("a"));
+    }
+    submit(&mut node, 1, "1", &owner(""));
+    let entitled = |node: &Node| -> Vec<u64> {
+        let found = quota_status(&node.snapshot);
+        found.iter().map(|standing| standing.entitled).collect()
+    };
+    assert_eq!(entitled(&node), [2, 0, 0]);
+    // Once half of the quota is in use, the whole GPU no longer fits.
+    node.end(1);
+    node.start();
+    assert_eq!(uses(&node, "a"), "0.5");
+    assert_eq!(entitled(&node), [0, 0, 0]);
+}

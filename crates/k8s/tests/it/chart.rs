@@ -2,6 +2,7 @@
 //!
 //! `cargo xtask test` fetches Helm; without it (`DIVVY_TEST_HELM`) these tests say so and check nothing.
 
+mod metrics;
 pub mod render;
 mod typed;
 
@@ -54,6 +55,7 @@ const WAYS: &[&[&str]] = &[
     GLUE,
     TEAMS,
     METRICS,
+    SERVICES,
     KAI,
 ];
 
@@ -63,6 +65,14 @@ const METRICS: &[&str] = &[
     "metrics.enabled=true,metrics.podMonitor.enabled=true,metrics.podMonitor.labels.release=prometheus",
     "--set",
     "metrics.dashboard.enabled=true,metrics.networkPolicy.enabled=true",
+    "--set",
+    "metrics.prometheusRule.enabled=true,metrics.prometheusRule.labels.release=prometheus",
+];
+
+/// Metrics of pods that a Prometheus finds by Services.
+const SERVICES: &[&str] = &[
+    "--set",
+    "metrics.enabled=true,metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.labels.release=prometheus",
 ];
 
 /// Two namespaces whose pods KAI places.
@@ -135,6 +145,12 @@ fn every_way_of_the_chart_makes_its_objects() {
         "NetworkPolicy divvy-controller-metrics",
         "NetworkPolicy divvy-node-metrics",
         "PodMonitor divvy",
+        "PrometheusRule divvy",
+    ];
+    let services = [
+        "Service divvy-controller-metrics",
+        "Service divvy-node-metrics",
+        "ServiceMonitor divvy",
     ];
     // The names of roles and templates are the same in each namespace.
     let kai = [
@@ -150,6 +166,7 @@ fn every_way_of_the_chart_makes_its_objects() {
         (WAYS[1], &carrier[..]),
         (GLUE, &glue[..]),
         (METRICS, &metrics[..]),
+        (SERVICES, &services[..]),
         (KAI, &kai[..]),
     ] {
         let Some(chart) = chart(way) else { return };
@@ -634,6 +651,13 @@ fn values_that_mean_nothing_are_refused() {
         (
             &["--set", "kai.enabled=true,carrier.enabled=true"],
             "exclude",
+        ),
+        (
+            &[
+                "--set",
+                "metrics.enabled=true,metrics.podMonitor.enabled=true,metrics.serviceMonitor.enabled=true",
+            ],
+            "read every page twice",
         ),
         (&["--set", "policies.hostPaths={data}"], "hostPaths"),
         (&["--set", "policies.hostPaths={/data/}"], "hostPaths"),

@@ -15,19 +15,19 @@ use divvy_testkit::Bounded as _;
 const TAKEN: u64 = 3 * GIB;
 
 /// An instance whose jobs have the form of the limiter that can be got past in most ways.
-fn preloaded(sim: &str) -> Home {
+pub fn preloaded(sim: &str) -> Home {
     Home::new(sim).variable("DIVVY_FORM", "preload")
 }
 
 /// The C program that evades, and the library that it evades with, built in the test's folder against the simulated driver.
-struct Evader<'a> {
+pub struct Evader<'a> {
     home: &'a Home,
     program: String,
 }
 
 impl<'a> Evader<'a> {
     /// After a daemon has made the links to the simulated driver.
-    fn build(home: &'a Home) -> Self {
+    pub fn build(home: &'a Home) -> Self {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../clients/c/evade.c");
         let evader = Self {
             home,
@@ -42,7 +42,7 @@ impl<'a> Evader<'a> {
         evader
     }
 
-    fn helper(&self) -> String {
+    pub fn helper(&self) -> String {
         path(&self.home.scratch().join("libevade.so"))
     }
 
@@ -54,7 +54,7 @@ impl<'a> Evader<'a> {
     }
 
     /// Queues the program in a slice of 8 GiB; it takes 3 and keeps them until the gate `way` opens.
-    fn submit(&self, way: &str, library: Option<&str>) -> String {
+    pub fn submit(&self, way: &str, library: Option<&str>) -> String {
         let gate = self.home.gate(way);
         let mut words = vec![self.program.as_str(), way, "3", &gate];
         words.extend(library);

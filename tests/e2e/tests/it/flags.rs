@@ -153,6 +153,14 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
         ],
     ),
     (
+        "web",
+        &[
+            ("--port 65536", USAGE),
+            ("--web-host https://lab1", USAGE),
+            ("--output yaml", USAGE),
+        ],
+    ),
+    (
         "advise",
         &[("--name nobody", NOT_FOUND), ("--name a first", USAGE)],
     ),
@@ -226,6 +234,8 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
             ("--listen everywhere", USAGE),
             ("--listen 127.0.0.1:0", USAGE),
             ("--token-file {}/none --listen 127.0.0.1:0", USAGE),
+            ("--web-host lab1", USAGE),
+            ("--web-host lab1/", USAGE),
             ("--on-unlimited-image kill", USAGE),
             ("--stop --detached", USAGE),
             ("--stop --status", USAGE),
@@ -263,6 +273,9 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("--ascii", "top.rs"),
     ("--plain", "top.rs"),
     ("--readonly", "top.rs"),
+    ("--port", "web.rs"),
+    ("--allow-actions", "web.rs"),
+    ("--web-host", "web/table.rs"),
     ("--mode", "mig.rs"),
     ("--admin", "../../../../crates/agent/tests/it/config.rs"),
     ("--max-gpus", "../../../../crates/agent/tests/it/config.rs"),

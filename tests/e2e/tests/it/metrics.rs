@@ -1,11 +1,11 @@
 //! `GET /metrics` by the rules of promtool, and its GPU time over a killed daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write as _;
-use std::process::{Command, Stdio};
 
 use divvy_e2e::{Home, until};
-use divvy_testkit::{Bounded as _, call};
+use divvy_testkit::call;
+
+use crate::prometheus::server::Programs;
 
 /// Labels that dcgm-exporter spells so; promtool wants snake case.
 const OF_DCGM: [&str; 1] = ["modelName"];
@@ -17,7 +17,7 @@ fn page(home: &Home) -> String {
 }
 
 /// Names and values of a series' labels.
-fn labels(series: &str) -> Vec<(String, String)> {
+pub fn labels(series: &str) -> Vec<(String, String)> {
     let (mut labels, mut rest) = (Vec::new(), series);
     while let Some((name, value)) = rest.split_once("=\"") {
         let mut end = 0;
@@ -172,22 +172,11 @@ fn the_page_is_clean_by_promtools_rules_and_pending_jobs_only_count() {
         assert_ne!(problems(broken), [""; 0], "{broken}");
     }
 
-    let promtool = Command::new("promtool")
-        .args(["check", "metrics"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let Ok(mut promtool) = promtool else {
-        eprintln!("SKIPPED: no promtool (package prometheus)");
+    let Some(programs) = Programs::find() else {
         return;
     };
-    let mut stdin = promtool.stdin.take().expect("it is piped");
-    stdin.write_all(page.as_bytes()).expect("it reads");
-    drop(stdin);
-    let said = promtool.output_bounded().expect("it ends");
-    let said =
-        String::from_utf8_lossy(&said.stderr).into_owned() + &String::from_utf8_lossy(&said.stdout);
+    let said = programs.promtool(home.scratch(), &["check", "metrics"], &page);
+    let said = said.stderr + &said.stdout;
     let of_dcgm = |line: &&str| line.starts_with("divvy_gpu_") && line.contains("not 'camelCase'");
     let others: Vec<&str> = said
         .lines()

@@ -10,6 +10,7 @@ use std::process::{Command, Output, Stdio};
 
 use divvy_api::v1::Job;
 use divvy_e2e::engine::{Engine, IMAGE, Kind, MUSL_IMAGE};
+use divvy_e2e::page::Page;
 use divvy_e2e::{CommandOutput, Home, help, until};
 use divvy_testkit::Bounded as _;
 
@@ -39,6 +40,8 @@ const LINES: &[&str] = &[
     "gpus -o nothing",
     "top -1",
     "top --interval 1",
+    "web",
+    "web --port 65536",
     "queues",
     "queues extra",
     "projects",
@@ -265,9 +268,10 @@ fn said(home: &Home, line: &str) -> CommandOutput {
         .replace("IMAGE", IMAGE)
         .replace("MUSL", MUSL_IMAGE);
     let words = words(&line);
-    match line.starts_with("attach --from-start") {
-        true => attached(home, &words),
-        false => home.divvy(&words),
+    match words[..] {
+        ["attach", "--from-start", ..] => attached(home, &words),
+        ["web"] => page(home),
+        _ => home.divvy(&words),
     }
 }
 
@@ -293,6 +297,22 @@ fn attached(home: &Home, words: &[&str]) -> CommandOutput {
     let output = child.output_bounded().expect("it is our child");
     let stdout = stdout.into_bytes();
     CommandOutput::new(words.join(" "), &Output { stdout, ..output })
+}
+
+/// `web` serves until Ctrl-C. Its token is new each time, and the names in its second line are this machine's.
+fn page(home: &Home) -> CommandOutput {
+    let page = Page::open(home, &[]);
+    let url = page.url.replace(&page.token, "TOKEN");
+    let ssh = page.ssh.rsplit_once(' ').map_or("", |(ssh, _)| ssh);
+    let stdout = format!("{url}\n{ssh} USER@HOST\n");
+    until("it says how it goes on", || page.said().contains("Ctrl-C"));
+    let stderr = page.said();
+    CommandOutput {
+        words: "web".to_owned(),
+        code: page.stop(),
+        stdout,
+        stderr,
+    }
 }
 
 /// Where a line leaves something that goes on after it, waits until that is done: what the next lines say is not to depend on how fast

@@ -21,12 +21,19 @@ use crate::model::validate::usage;
 
 /// Every project with its quota status, by name.
 pub fn list_projects(state: &State, io: &Io) -> Vec<v1::Project> {
+    let projects = list_with_entitled(state, io);
+    projects.into_iter().map(|(project, _)| project).collect()
+}
+
+/// The same, each with the number of its pending jobs that fit into the unused part of its quota.
+pub fn list_with_entitled(state: &State, io: &Io) -> Vec<(v1::Project, u64)> {
     let snapshot = schedule::snapshot(state, io);
     let found = quota_status(&snapshot);
     let projects = found.iter().zip(&snapshot.projects);
     projects
         .map(|(standing, project)| {
-            to_api(project, standing, count_jobs(&state.jobs, &project.name))
+            let counts = count_jobs(&state.jobs, &project.name);
+            (to_api(project, standing, counts), standing.entitled)
         })
         .collect()
 }

@@ -169,6 +169,12 @@ mod tests {
         let mut again = preempted.clone();
         again.apply_event(tried_again.0);
         assert_eq!(again.state, JobState::Queued);
+        // Its wait begins anew with the stop, not with its submission.
+        assert_eq!(again.waits_since(), new.at);
+        let at = new.at + 5.hours();
+        let cause = "preempted".into();
+        again.run_state.stopped_before = Some(StopRecord { cause, at });
+        assert_eq!(again.waits_since(), at);
 
         let mut spent = preempted.clone();
         spent.run_state.failures = 1;

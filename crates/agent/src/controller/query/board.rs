@@ -53,11 +53,7 @@ pub fn board(state: &State, io: &Io) -> Board {
                 waiting.count += 1;
                 let queue = sums.count_waiting(job);
                 let wait = state.jobs.waits.get(&job.id);
-                let code = match wait {
-                    Some(wait) => Some(ReasonCode::from(&wait.reason)),
-                    None => block_code(state, active),
-                };
-                if let Some(code) = code {
+                if let Some(code) = reason_code(state, active) {
                     *sums.reasons.entry(code.name()).or_default() += 1;
                 }
                 first.offer(wait.map(|wait| (queue, wait.place)), job.id);
@@ -106,6 +102,14 @@ pub fn board(state: &State, io: &Io) -> Board {
         queues: sums.queues,
         users: largest(sums.users),
         projects: projects.collect(),
+    }
+}
+
+/// Why a pending job waits, without the words.
+pub fn reason_code(state: &State, active: &ActiveJob) -> Option<ReasonCode> {
+    match state.jobs.waits.get(&active.job.id) {
+        Some(wait) => Some(ReasonCode::from(&wait.reason)),
+        None => block_code(state, active),
     }
 }
 

@@ -31,8 +31,18 @@ pub struct Page {
     pub daemon_stats: DaemonStats,
     /// GPU time of users and projects.
     pub gpu_time: GpuTimeTotals,
+    /// What has no series because the page is bounded.
+    pub omitted: Omitted,
     /// When this was so.
     pub now: Timestamp,
+}
+
+/// How many have no series of their own, because a page is bounded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Omitted {
+    pub jobs: usize,
+    pub queues: usize,
+    pub projects: usize,
 }
 
 /// Facts of GPUs that the API does not have.
@@ -92,18 +102,23 @@ impl From<Job> for JobRow {
     }
 }
 
+/// Stands for the reason code of a pending job without one.
+pub const NO_CODE: &str = "other";
+
 /// What of the state a page shows besides what the API has.
 #[derive(Clone, Debug, Default)]
 pub struct DaemonStats {
     pub projects: Vec<Project>,
+    /// Pending jobs that fit into the unused quota of their project, by project.
+    pub entitled: BTreeMap<String, u64>,
     pub counted: Counters,
     /// GPU-nanoseconds that living jobs held since this daemon knows them, by id.
     pub held: BTreeMap<String, u64>,
     /// Thousandths of each GPU that jobs used in the last seconds, by the driver's figures, by id.
     pub recent_use: BTreeMap<String, u16>,
-    /// Pending jobs, by reason.
+    /// Pending jobs, by the name of their reason code; those without a code under [`NO_CODE`].
     pub pending: BTreeMap<&'static str, u64>,
-    /// Submission of the oldest pending job, by queue.
+    /// Since when the oldest pending job that waits for GPUs does so, by queue.
     pub oldest: BTreeMap<String, Timestamp>,
     /// Bytes that the journal's disk has left, where its file system tells.
     pub disk_free: Option<u64>,

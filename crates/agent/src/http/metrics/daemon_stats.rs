@@ -91,6 +91,17 @@ fn of_projects(books: &DaemonStats) -> Vec<Family> {
         }
     }
     families.push(jobs);
+    let mut entitled = family(
+        "divvy_project_entitled_jobs",
+        "gauge",
+        "Pending jobs that fit into the unused quota of the project, each taken alone.",
+    );
+    for project in &books.projects {
+        if let Some(count) = books.entitled.get(&project.name) {
+            entitled.sample(named(&project.name), count);
+        }
+    }
+    families.push(entitled);
     families
 }
 
@@ -149,7 +160,7 @@ fn of_queues(page: &Page) -> Vec<Family> {
     let mut oldest = family(
         "divvy_queue_oldest_pending_seconds",
         "gauge",
-        "Seconds that the oldest pending job of the queue has waited.",
+        "Seconds that the oldest pending job of the queue has waited for GPUs.",
     );
     for queue in &page.queues {
         let since = page.daemon_stats.oldest.get(&queue.name);

@@ -5,7 +5,7 @@ use divvy_api::v1::Job;
 
 use super::*;
 use crate::controller::MigCounts;
-use crate::controller::query::metrics::{DaemonStats, GpuFacts};
+use crate::controller::query::metrics::{DaemonStats, GpuFacts, Omitted};
 use crate::gpu::Power;
 use crate::model::usage::GpuTime;
 
@@ -16,7 +16,11 @@ const SPENT: GpuTime = GpuTime {
     loaned: 3,
 };
 
-fn page() -> Page {
+pub(super) fn page() -> Page {
+    page_of(vec![job(3)])
+}
+
+pub(super) fn page_of(jobs: Vec<JobRow>) -> Page {
     let gpu = serde_json::json!({
         "uuid": "GPU-1", "index": 0, "model": "A\"100", "mode": "shared", "memory_total_bytes": 100,
         "memory_usable_bytes": 90, "memory_allocated_bytes": 50, "memory_used_bytes": 40, "memory_unmanaged_bytes": 0,
@@ -37,23 +41,6 @@ fn page() -> Page {
         "hostname": "box", "version": "1", "pid": 1, "driver_version": "1", "simulated": null, "order": "strict",
         "backfill": false, "home": "/", "on_bypass": "kill",
     });
-    let mut job = serde_json::json!({
-        "id": "3", "name": "a\\b", "user": "u", "project": null, "queue": "q", "state": "running", "end_reason": null,
-        "exit_code": null, "request": { "kind": "share", "thousandths": 250 }, "compute": "strict", "reason": null,
-        "place": null, "command": ["x"], "cwd": "/", "runner": "client", "pid": 1,
-        "submitted_at": "2026-01-02T03:04:05Z", "started_at": null, "ended_at": null, "directory": "/",
-        "idle_s": 4, "compute_time": { "share_asked": 250, "share_used": 300, "throttled_ms": 1234 },
-        "slice_directory": null, "uncounted_calls": 6,
-        "slices": [{
-            "label": "gpu0.25a", "gpu_uuid": "GPU-1", "gpu_index": 0, "memory_limit_bytes": 50, "share": 250,
-            "memory_used_bytes": 20, "memory_peak_bytes": 30, "processes": 1, "denials": 2, "last_denied_bytes": null,
-            "enforcement": "interposer", "memory_mismatch_bytes": -4, "memory_mismatch_max_bytes": 9,
-            "memory_unaccounted_bytes": 1, "memory_target_bytes": 45,
-        }],
-    });
-    job["claim"] = serde_json::json!({
-        "uid": "u-1", "namespace": "team", "name": "train", "pods": ["p"], "cdi_device": "d",
-    });
     let queue = serde_json::json!({
         "name": "q", "priority": 1, "amount": null, "waiting": 2, "running": 1, "head": null, "reason": null,
     });
@@ -62,7 +49,7 @@ fn page() -> Page {
     Page {
         node: serde_json::from_value(node).unwrap(),
         gpus: vec![serde_json::from_value(gpu).unwrap()],
-        jobs: vec![serde_json::from_value::<Job>(job).unwrap().into()],
+        jobs,
         glances: Vec::new(),
         queues: vec![serde_json::from_value(queue).unwrap()],
         bypasses: [4, 0, 1, 2],
@@ -84,8 +71,31 @@ fn page() -> Page {
             users: BTreeMap::from([("u".to_owned(), SPENT)]),
             projects: BTreeMap::from([("vision".to_owned(), SPENT)]),
         },
+        omitted: Omitted::default(),
         now: "2026-01-02T03:05:05Z".parse().unwrap(),
     }
+}
+
+/// A job with a slice.
+pub(super) fn job(id: u32) -> JobRow {
+    let mut job = serde_json::json!({
+        "id": id.to_string(), "name": "a\\b", "user": "u", "project": null, "queue": "q", "state": "running", "end_reason": null,
+        "exit_code": null, "request": { "kind": "share", "thousandths": 250 }, "compute": "strict", "reason": null,
+        "place": null, "command": ["x"], "cwd": "/", "runner": "client", "pid": 1,
+        "submitted_at": "2026-01-02T03:04:05Z", "started_at": null, "ended_at": null, "directory": "/",
+        "idle_s": 4, "compute_time": { "share_asked": 250, "share_used": 300, "throttled_ms": 1234 },
+        "slice_directory": null, "uncounted_calls": 6,
+        "slices": [{
+            "label": "gpu0.25a", "gpu_uuid": "GPU-1", "gpu_index": 0, "memory_limit_bytes": 50, "share": 250,
+            "memory_used_bytes": 20, "memory_peak_bytes": 30, "processes": 1, "denials": 2, "last_denied_bytes": null,
+            "enforcement": "interposer", "memory_mismatch_bytes": -4, "memory_mismatch_max_bytes": 9,
+            "memory_unaccounted_bytes": 1, "memory_target_bytes": 45,
+        }],
+    });
+    job["claim"] = serde_json::json!({
+        "uid": "u-1", "namespace": "team", "name": "train", "pods": ["p"], "cdi_device": "d",
+    });
+    serde_json::from_value::<Job>(job).unwrap().into()
 }
 
 fn books() -> DaemonStats {
@@ -96,6 +106,7 @@ fn books() -> DaemonStats {
     });
     let mut books = DaemonStats {
         projects: vec![serde_json::from_value(project).unwrap()],
+        entitled: BTreeMap::from([("vision".to_owned(), 1)]),
         held: BTreeMap::from([("3".to_owned(), 1_500_000_000)]),
         pending: BTreeMap::from([("insufficient", 2)]),
         ..DaemonStats::default()
@@ -153,6 +164,7 @@ fn figures_are_in_base_units_and_labels_escaped() {
         r#"divvy_project_over_quota_gpus{project="vision"} 0.500"#,
         r#"divvy_project_fair_share_gpus{project="vision"} 2.750"#,
         r#"divvy_project_jobs{project="vision",state="queued"} 1"#,
+        r#"divvy_project_entitled_jobs{project="vision"} 1"#,
         r#"divvy_project_gpu_seconds_total{project="vision",kind="allocated"} 4.000000"#,
         r#"divvy_user_gpu_seconds_total{user="u",kind="loaned"} 0.000003"#,
         r#"divvy_queue_wait_seconds_bucket{queue="q",le="5"} 0"#,

@@ -83,7 +83,15 @@ pub fn check(object: &Value) -> Result<(), String> {
             whole::<CustomResourceDefinition>(object)
         }
         ("networking.k8s.io/v1", "NetworkPolicy") => whole::<NetworkPolicy>(object),
-        ("monitoring.coreos.com/v1", "PodMonitor") => pod_monitor(object),
+        ("monitoring.coreos.com/v1", "PodMonitor") => {
+            by_schema(include_str!("podmonitor.json"), object)
+        }
+        ("monitoring.coreos.com/v1", "ServiceMonitor") => {
+            by_schema(include_str!("servicemonitor.json"), object)
+        }
+        ("monitoring.coreos.com/v1", "PrometheusRule") => {
+            by_schema(include_str!("prometheusrule.json"), object)
+        }
         // cert-manager's own, of which three fields are used.
         ("cert-manager.io/v1", "Certificate") => {
             let spec = object["spec"].as_object().ok_or("no spec")?;
@@ -98,9 +106,8 @@ pub fn check(object: &Value) -> Result<(), String> {
 }
 
 /// By the schema that the operator publishes; a field that it does not know is dropped there, so none is taken here.
-fn pod_monitor(object: &Value) -> Result<(), String> {
-    let mut schema: Value =
-        serde_json::from_str(include_str!("podmonitor.json")).map_err(|error| error.to_string())?;
+fn by_schema(schema: &str, object: &Value) -> Result<(), String> {
+    let mut schema: Value = serde_json::from_str(schema).map_err(|error| error.to_string())?;
     close(&mut schema);
     let validator = jsonschema::validator_for(&schema).map_err(|error| error.to_string())?;
     validator

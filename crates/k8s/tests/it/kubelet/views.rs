@@ -338,16 +338,16 @@ async fn dashboard_and_alarms_use_only_metrics_of_a_node_and_of_the_controller()
     let mut known = families(&page);
     known.extend(documented("divvy_controller_"));
 
-    let dashboard = include_str!("../../../../../deploy/helm/divvy/dashboards/divvy.json");
+    let dashboard = include_str!("../../../../../deploy/helm/divvy/dashboards/kubernetes.json");
     let dashboard: Value = serde_json::from_str(dashboard).unwrap();
     let mut expressions = Vec::new();
     texts(&dashboard, &["expr", "query"], &mut expressions);
-    let docs = include_str!("../../../../../docs/kubernetes-monitoring.md");
-    let alarms: Vec<&str> = docs
+    let rules = include_str!("../../../../../deploy/helm/divvy/files/prometheus/kubernetes.yml");
+    let alarms: Vec<&str> = rules
         .lines()
         .filter_map(|line| line.trim().strip_prefix("expr: "))
         .collect();
-    assert!(expressions.len() > 25 && alarms.len() == 8);
+    assert!(expressions.len() > 25 && alarms.len() == 6);
     for expression in expressions.iter().chain(&alarms) {
         for name in metrics_of(expression) {
             assert!(known.contains(&name), "{name} in {expression}");
@@ -397,8 +397,8 @@ async fn many_scrapes_share_a_page_and_a_daemon_that_hangs_delays_none_for_long(
 /// What promtool has against a page, apart from the spelling that the labels of GPUs share with dcgm-exporter.
 fn promtool(page: &str) {
     let (_, body) = page.split_once("\r\n\r\n").unwrap();
-    let program = std::env::var_os("DIVVY_TEST_PROMTOOL").unwrap_or_else(|| "promtool".into());
-    let child = Command::new(program)
+    let folder = std::env::var_os("DIVVY_TEST_PROMETHEUS").unwrap_or_default();
+    let child = Command::new(PathBuf::from(folder).join("promtool"))
         .args(["check", "metrics"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

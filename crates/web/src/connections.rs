@@ -1,22 +1,26 @@
-//! Connection limits: for each user of the unix socket, and on TCP for callers with and without the token.
+//! Connection limits: for each user of a unix socket, and on TCP for callers with and without the token.
 //!
-//! A connection is a descriptor of the daemon, whether anything is asked over it or not, and without descriptors no job
-//! starts.
+//! A connection is a descriptor of the server, whether a client asks anything over it or not, and without descriptors a
+//! daemon starts no job.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 
-use divvy_api::sync::lock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 
-use super::deadline::ReadCounter;
+use crate::deadline::ReadCounter;
 
 /// Of one caller. A client has one connection for each call that goes on: `wait`, `logs -f`.
 pub const MOST: usize = 512;
+
+/// A panic elsewhere leaves these counts whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Places for the connections of each caller, so many and no more.
 #[derive(Clone)]

@@ -1,4 +1,4 @@
-//! Deadlines of a connection on which the daemon waits for a request: for its headers, and idle before them.
+//! Deadlines of a connection on which a server waits for a request: for its headers, and idle before them.
 //!
 //! hyper has one timer for both (`header_read_timeout`), which begins when the answer before was sent. As idle time 10
 //! s would be short: a client that calls every 10 s would meet a connection that is just being closed.

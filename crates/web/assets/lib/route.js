@@ -1,0 +1,116 @@
+/**
+ * Routes inside the page: fragments such as `#/queue?user=ana`, and the token in the fragment of the first address.
+ */
+
+export const PAGES = /** @type {const} */ ([
+  ["overview", "Overview"],
+  ["queue", "Queue"],
+  ["people", "People"],
+  ["mig", "MIG"],
+  ["doctor", "Doctor"],
+]);
+
+/**
+ * @typedef {{ page: string, job?: string, query: Record<string, string> }} Route
+ * @param {string} fragment
+ * @returns {Route}
+ */
+export function parse(fragment) {
+  const [path, search = ""] = fragment.replace(/^#\/?/, "").split(/\?(.*)/s);
+  /** @type {Record<string, string>} */
+  const query = {};
+  for (const [name, value] of new URLSearchParams(search)) query[name] = value.slice(0, 200);
+  const [page, rest] = path.split("/");
+  if (page === "job" && rest) return { page, job: decoded(rest).slice(0, 200), query };
+  return { page: PAGES.some(([name]) => name === page) ? page : "overview", query };
+}
+
+/** @param {string} page @param {Record<string, string | undefined>} [query] @param {string} [job] */
+export function format(page, query = {}, job) {
+  const search = new URLSearchParams();
+  for (const [name, value] of Object.entries(query)) if (value) search.set(name, value);
+  const tail = search.toString();
+  return `#/${page}${job === undefined ? "" : `/${encodeURIComponent(job)}`}${tail ? `?${tail}` : ""}`;
+}
+
+/** The address of a job's page. @param {string} job */
+export const jobLink = (job) => format("job", {}, job);
+
+/**
+ * The token in a fragment: everything that is no route. `undefined` if there is none.
+ * @param {string} fragment
+ */
+export function token(fragment) {
+  const text = fragment.replace(/^#/, "");
+  if (text === "" || text.startsWith("/")) return undefined;
+  const [found] = decoded(text).split("/");
+  return found && /^[\x21-\x7e]{1,4096}$/.test(found) ? found : undefined;
+}
+
+/** @param {string} text */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+/** Queries of `GET /v1/jobs` from the fields of the queue's page, and the places of its rows. */
+
+export const PAGE = 100;
+export const FILTERS = /** @type {const} */ (["user", "queue", "project", "text"]);
+
+/** @typedef {Partial<Record<typeof FILTERS[number], string>>} Filter */
+
+/** The filter of a route. @param {Record<string, string>} query @returns {Filter} */
+export function filter(query) {
+  /** @type {Filter} */
+  const found = {};
+  for (const name of FILTERS) if (query[name]?.trim()) found[name] = query[name].trim();
+  return found;
+}
+
+/**
+ * Whether a list with this filter has every job of each of its queues, so that the page can count places itself. Whole
+ * jobs are four times as large as brief ones.
+ * @param {Filter} filter
+ */
+export const hasWholeQueues = (filter) => !filter.user && !filter.project && !filter.text;
+
+/** @param {Filter} filter @param {string} [after] `divvy-next` of the page before. */
+export function waiting(filter, after) {
+  const query = new URLSearchParams({ state: "queued", sort: "place", limit: String(PAGE) });
+  if (hasWholeQueues(filter)) query.set("brief", "true");
+  for (const name of FILTERS) if (filter[name]) query.set(name, filter[name] ?? "");
+  if (after) query.set("after", after);
+  return `/v1/jobs?${query}`;
+}
+
+/**
+ * The place of each row in its queue. The list is in the order of places, so the n-th job of a queue has place n.
+ * @param {any[]} jobs @param {Record<string, number>} before Jobs of each queue on the pages before.
+ * @param {Filter} filter
+ */
+export function places(jobs, before, filter) {
+  const seen = { ...before };
+  const rows = jobs.map((job) => {
+    const queue = job.queue ?? "default";
+    seen[queue] = (seen[queue] ?? 0) + 1;
+    const counted = hasWholeQueues(filter) ? seen[queue] : undefined;
+    return { job, place: /** @type {number | undefined} */ (job.place ?? counted) };
+  });
+  return { rows, seen };
+}
+
+/**
+ * Jobs of a GPU, or of all, that had not ended at a time; those with the largest peaks.
+ * @param {string} since
+ * @param {number} most
+ * @param {number} [gpu]
+ */
+export function largest(since, most, gpu) {
+  const query = new URLSearchParams({ since, sort: "-peak", limit: String(most), brief: "true" });
+  if (gpu !== undefined) query.set("gpu", String(gpu));
+  return `/v1/jobs?${query}`;
+}

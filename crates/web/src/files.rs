@@ -1,0 +1,163 @@
+//! The embedded files of the page.
+//!
+//! The build compresses each file and computes its ETag. A path is looked up whole in the table of files: no path of a
+//! request reaches a file system.
+
+use hyper::body::Bytes;
+use hyper::header::{
+    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue,
+    IF_NONE_MATCH, VARY,
+};
+use hyper::{Response, StatusCode};
+
+use crate::gzip::accepts_gzip;
+
+/// One embedded file.
+struct File {
+    path: &'static str,
+    kind: &'static str,
+    /// A weak tag: both encodings have the same.
+    etag: &'static str,
+    plain: &'static [u8],
+    gzip: Option<&'static [u8]>,
+}
+
+/// By path.
+const FILES: &[File] = include!(concat!(env!("OUT_DIR"), "/files.rs"));
+
+/// A new program has new files under the old names, so that a browser asks each time and gets 304.
+const CACHE: HeaderValue = HeaderValue::from_static("no-cache");
+
+/// Whether the path can only be one of a file: the page's own, or one below `/assets/`.
+pub fn is_static(path: &str) -> bool {
+    path == "/" || path.starts_with("/assets/")
+}
+
+/// The answer to `GET path`, or `None` where no file has this path.
+pub fn answer(path: &str, request: &HeaderMap) -> Option<Response<Bytes>> {
+    let file = FILES.iter().find(|file| file.path == path)?;
+    let mut response = Response::new(Bytes::new());
+    let headers = response.headers_mut();
+    headers.insert(ETAG, HeaderValue::from_static(file.etag));
+    headers.insert(CACHE_CONTROL, CACHE);
+    headers.insert(VARY, HeaderValue::from_name(ACCEPT_ENCODING));
+    if is_known(request, file.etag) {
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        return Some(response);
+    }
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(file.kind));
+    let bytes = match file.gzip.filter(|_| accepts_gzip(request)) {
+        Some(gzip) => {
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            gzip
+        }
+        None => file.plain,
+    };
+    *response.body_mut() = Bytes::from_static(bytes);
+    Some(response)
+}
+
+/// Bytes of all files as a browser loads them, compressed where that is shorter.
+pub fn size() -> usize {
+    let sizes = FILES
+        .iter()
+        .map(|file| file.gzip.unwrap_or(file.plain).len());
+    sizes.sum()
+}
+
+/// Whether the client has the file with this tag (RFC 9110, section 13.1.2: weak comparison).
+fn is_known(request: &HeaderMap, etag: &str) -> bool {
+    let opaque = |tag: &str| tag.strip_prefix("W/").unwrap_or(tag).to_owned();
+    let given = request.get_all(IF_NONE_MATCH).iter();
+    let mut given = given
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(str::trim);
+    given.any(|known| known == "*" || opaque(known) == opaque(etag))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use flate2::read::GzDecoder;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn asked(pairs: &[(hyper::header::HeaderName, &str)]) -> HeaderMap {
+        let pairs = pairs.iter();
+        pairs
+            .map(|(name, value)| (name.clone(), HeaderValue::from_str(value).unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn every_file_is_served_plain_and_compressed_and_known_tags_get_no_body() {
+        let paths: Vec<&str> = FILES.iter().map(|file| file.path).collect();
+        assert!(paths.contains(&"/") && paths.is_sorted(), "{paths:?}");
+        for file in FILES {
+            let plain = answer(file.path, &HeaderMap::new()).unwrap();
+            assert_eq!(plain.body(), file.plain);
+            assert_eq!(plain.headers()[CONTENT_TYPE], file.kind);
+            assert!(!plain.headers().contains_key(CONTENT_ENCODING));
+            let short = answer(file.path, &asked(&[(ACCEPT_ENCODING, "br, gzip")])).unwrap();
+            if let Some(gzip) = file.gzip {
+                assert_eq!(short.headers()[CONTENT_ENCODING], "gzip", "{}", file.path);
+                assert!(gzip.len() < file.plain.len());
+                let mut text = Vec::new();
+                GzDecoder::new(&short.body()[..])
+                    .read_to_end(&mut text)
+                    .unwrap();
+                assert_eq!(text, file.plain);
+            }
+            let tag = plain.headers()[ETAG].to_str().unwrap();
+            for known in [tag, "*", &format!("\"x\", {tag}"), &tag[2..]] {
+                let known = answer(file.path, &asked(&[(IF_NONE_MATCH, known)])).unwrap();
+                assert_eq!(known.status(), StatusCode::NOT_MODIFIED);
+                assert!(known.body().is_empty());
+            }
+            let other = answer(file.path, &asked(&[(IF_NONE_MATCH, "W/\"x\"")])).unwrap();
+            assert_eq!(other.status(), StatusCode::OK);
+        }
+    }
+
+    #[test]
+    fn all_files_stay_within_the_budget_of_the_page() {
+        assert!(
+            size() <= 70 << 10,
+            "{} bytes compressed, at most 70 KiB",
+            size()
+        );
+    }
+
+    #[test]
+    fn no_spelling_of_a_path_leaves_the_table() {
+        for path in [
+            "",
+            "//",
+            "/index.html",
+            "/assets",
+            "/assets/",
+            "/assets/../",
+            "/assets/../build.rs",
+            "/assets/%2e%2e/Cargo.toml",
+            "/assets/..%2fCargo.toml",
+            "/assets/./index.html",
+            "/assets//etc/passwd",
+            "/etc/passwd",
+            "/assets/index.html\0",
+            "/Assets/index.html",
+        ] {
+            assert!(answer(path, &HeaderMap::new()).is_none(), "{path}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_other_path_has_no_file(path in "/?[ -~]{0,40}") {
+            let is_there = FILES.iter().any(|file| file.path == path);
+            prop_assert_eq!(answer(&path, &HeaderMap::new()).is_some(), is_there);
+        }
+    }
+}

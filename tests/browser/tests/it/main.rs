@@ -1,0 +1,5 @@
+//! The integration tests of this crate, in one program. All of them belong to the second tier.
+
+#![warn(clippy::disallowed_methods)]
+
+mod page;

@@ -1,0 +1,67 @@
+//! Every page in every look: no barrier that axe-core finds, no scrolling sideways, nothing against the policy.
+
+use divvy_browser::lab::Lab;
+use divvy_browser::{Browser, Look, Witness, axe};
+use divvy_testkit::Programs;
+
+use super::{go, open, routes, web};
+
+#[test]
+fn no_page_has_a_barrier_in_any_look() {
+    let (Some(browser), Some(source)) = (Browser::start(), axe::source()) else {
+        return;
+    };
+    let lab = Lab::start(Programs::of_this_test());
+    let web = web(&lab.home, &["--allow-actions"]);
+    open(&browser, &web);
+    let mut found = Vec::new();
+    for route in routes(&lab.jobs[0]) {
+        go(&browser, &route);
+        Witness::is_clean(&browser, &route);
+        for look in Look::ALL {
+            browser.look(look);
+            let violations = axe::violations(&browser, &source);
+            found.extend(
+                violations
+                    .iter()
+                    .map(|one| format!("{route} {look:?}: {one}")),
+            );
+            let wide = browser.js(WIDER, &[]);
+            let wide = wide.as_array().cloned().unwrap_or_default();
+            found.extend(
+                wide.iter()
+                    .map(|one| format!("{route} {look:?} scrolls sideways: {one}")),
+            );
+        }
+        browser.look(Look::Light);
+    }
+    assert!(
+        found.is_empty(),
+        "{} findings\n{}",
+        found.len(),
+        found.join("\n")
+    );
+}
+
+/// Elements that reach beyond the window, where the document scrolls sideways. What scrolls by itself may be wide.
+const WIDER: &str = "
+const root = document.documentElement;
+if (root.scrollWidth <= root.clientWidth) return [];
+return [...document.querySelectorAll('body *')]
+    .filter(element => element.getBoundingClientRect().right > root.clientWidth + 1)
+    .slice(0, 5).map(element => `${root.scrollWidth}px ` + element.outerHTML.slice(0, 120));
+";
+
+#[test]
+fn what_axe_looks_for_it_finds() {
+    let (Some(browser), Some(source)) = (Browser::start(), axe::source()) else {
+        return;
+    };
+    let bad = "<title>x</title><main><h1>x</h1><img src='data:,'><p style='color:#aaa;background:#fff'>pale</p></main>";
+    let site = divvy_browser::foreign::Foreign::serve(bad);
+    browser.goto(&site.origin());
+    let found = axe::violations(&browser, &source).join("\n");
+    for rule in ["image-alt", "color-contrast", "html-has-lang"] {
+        assert!(found.contains(rule), "{rule} is missing: {found}");
+    }
+}
