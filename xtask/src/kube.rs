@@ -19,6 +19,18 @@ pub struct Args {
     /// Image with Python, pip and clearml-agent, in which tasks of a ClearML server run on the cluster's nodes
     #[arg(long, value_name = "IMAGE")]
     task_image: Option<String>,
+    /// Instead of the suite: update and drain this installed release, while pods with fractions run
+    #[arg(long, value_name = "RELEASE", requires = "pod_image")]
+    installed: Option<String>,
+    /// Namespace of the installed release
+    #[arg(long, default_value = "divvy-system")]
+    system: String,
+    /// Image with sh and sleep, for pods on the nodes of the installed release
+    #[arg(long, value_name = "IMAGE")]
+    pod_image: Option<String>,
+    /// Node of the installed release that may be drained
+    #[arg(long, value_name = "NODE")]
+    drain: Option<String>,
     /// Run only cases with names that begin with one of these
     #[arg(long, value_name = "NAME", num_args = 1..)]
     only: Vec<String>,
@@ -61,9 +73,18 @@ pub fn accept(args: &Args) -> Result<()> {
             .args(["--address", &args.address, "--output", &args.output])
             .env("KUBECONFIG", &config)
             .stdin(Stdio::null());
-        if let Some(image) = &args.task_image {
-            suite.args(["--task-image", image]);
+        let options = [
+            ("--task-image", &args.task_image),
+            ("--installed", &args.installed),
+            ("--pod-image", &args.pod_image),
+            ("--drain", &args.drain),
+        ];
+        for (option, value) in options {
+            if let Some(value) = value {
+                suite.args([option, value]);
+            }
         }
+        suite.args(["--system", &args.system]);
         if !args.only.is_empty() {
             suite.arg("--only").args(&args.only);
         }

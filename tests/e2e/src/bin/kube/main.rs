@@ -13,6 +13,7 @@
 //! seeds.rs       what the guides of ClearML and Run:ai print, typed
 //! teams.rs       quotas with Kueue, where it is installed
 //! views.rs       what divvy-k8s lists of them
+//! operations.rs  an update and a drain of a release that is installed, on nodes with kubelet; instead of all others
 //! burst.rs       many pods at once, and their latency; front.rs is the address of two controllers, api.rs a fast client
 //! report.rs      what came of it
 //! ```
@@ -28,6 +29,7 @@ mod cluster;
 mod front;
 mod glue;
 mod node;
+mod operations;
 mod report;
 mod rights;
 mod schedule;
@@ -69,6 +71,18 @@ struct Cli {
     /// Image with Python, pip and clearml-agent, in which tasks of a ClearML server run on the cluster's own nodes
     #[arg(long, value_name = "IMAGE")]
     task_image: Option<String>,
+    /// Instead of all other cases: tries the update and the drain of this installed release
+    #[arg(long, value_name = "RELEASE", requires = "pod_image")]
+    installed: Option<String>,
+    /// Namespace of the installed release
+    #[arg(long, default_value = "divvy-system")]
+    system: String,
+    /// Image with sh and sleep, for pods on the nodes of the installed release
+    #[arg(long, value_name = "IMAGE")]
+    pod_image: Option<String>,
+    /// Node of the installed release that may be drained
+    #[arg(long, value_name = "NODE")]
+    drain: Option<String>,
     /// Only cases whose names begin with one of these
     #[arg(long, value_name = "NAME", num_args = 1..)]
     only: Vec<String>,
@@ -94,19 +108,30 @@ fn main() -> ExitCode {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "the report is the program's data")]
 fn try_it(cli: Cli) -> Result<bool> {
     let config = std::env::var_os("KUBECONFIG").context("KUBECONFIG is not set")?;
     let cluster = Cluster::new(cli.kubectl, PathBuf::from(config));
     let facts = facts(&cluster)?;
     eprintln!("   cluster: {facts}");
+    let mut report = Report::new(&cli.only);
+    if let (Some(release), Some(image)) = (cli.installed, cli.pod_image) {
+        let installed = operations::Installed {
+            cluster,
+            release,
+            system: cli.system,
+            image,
+            drain: cli.drain,
+        };
+        operations::all(&mut report, &installed);
+        print_report(&report, cli.output, &facts);
+        return Ok(report.good());
+    }
     let test = std::env::current_exe()?;
     let programs = Programs::at(
         test.parent()
             .context("a program lies somewhere")?
             .to_owned(),
     );
-    let mut report = Report::new(&cli.only);
     let stage = Stage::set(Means {
         cluster: cluster.clone(),
         programs,
@@ -134,11 +159,16 @@ fn try_it(cli: Cli) -> Result<bool> {
         })?;
         Ok(CaseOutcome::Held(Value::Null))
     });
-    match cli.output {
-        Output::Text => print!("{}", report.closing()),
-        Output::Json => println!("{:#}", report.summary(&facts)),
-    }
+    print_report(&report, cli.output, &facts);
     Ok(report.good())
+}
+
+#[expect(clippy::print_stdout, reason = "the report is the program's data")]
+fn print_report(report: &Report, output: Output, facts: &Value) {
+    match output {
+        Output::Text => print!("{}", report.closing()),
+        Output::Json => println!("{:#}", report.summary(facts)),
+    }
 }
 
 /// What decides what can be tried.
