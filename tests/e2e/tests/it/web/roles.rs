@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use divvy_api::route::ROUTES;
+use divvy_api::route::{ROUTES, Route};
 use divvy_e2e::Home;
 use divvy_e2e::page::Page;
 use divvy_testkit::Bounded as _;
@@ -87,7 +87,11 @@ fn each_role_sees_what_ps_shows_it_and_changes_nothing_without_the_flag() {
         assert_eq!(command(&jobs.json()), command(&typed), "{role}");
         let sees = String::from_utf8_lossy(&jobs.body).contains(secret);
         assert_eq!(sees, is_operator, "{role}");
-        for route in ROUTES.iter().filter(|route| route.method != "GET") {
+        let plan = page.fetch("POST /v1/mig/plan\ncontent-length: 0");
+        let hint = plan.json()["error"]["hint"].to_string();
+        assert!(!hint.contains("--allow-actions"), "{role}: {hint}");
+        let changes = |route: &&Route| route.method != "GET" && route.path != "/v1/mig/plan";
+        for route in ROUTES.iter().filter(changes) {
             let path = route.path.replace("{job}", "last").replace("{gpu}", "0");
             let path = path.replace("{project}", "vision").replace("{uid}", "u");
             let answer = page.fetch(&format!("{} {path}", route.method));
