@@ -158,7 +158,7 @@ fn gpus_have_fractions_as_requested_room_as_the_scheduler_sees_it_and_use_as_the
 #[test]
 fn a_gpu_of_a_carrier_node_has_the_figures_of_its_daemon() {
     let mut objects = objects();
-    let gpu = &mut objects.boards.get_mut("a").unwrap().gpus[2];
+    let gpu = &mut objects.boards.get_mut("a").unwrap().gpus[1];
     gpu.mode = "shared".to_owned();
     gpu.allocated_bytes = gpu.usable_bytes / 2;
     let rows = gpus(&objects.require_slices().unwrap());
