@@ -113,15 +113,20 @@ impl Module {
     }
 }
 
-/// The text without `/** … */`, and without lines that are a comment.
-fn without_comments(source: &str) -> String {
+/// The text without the comments that begin with `opening` and end with `*/`.
+fn without_blocks(source: &str, opening: &str) -> String {
     let mut text = String::with_capacity(source.len());
     let mut rest = source;
-    while let Some((before, after)) = rest.split_once("/**") {
+    while let Some((before, after)) = rest.split_once(opening) {
         text += before;
         rest = after.split_once("*/").map_or("", |(_, rest)| rest);
     }
-    text += rest;
+    text + rest
+}
+
+/// The text without `/** … */`, and without lines that are a comment.
+fn without_comments(source: &str) -> String {
+    let text = without_blocks(source, "/**");
     let is_code = |line: &&str| !line.trim_start().starts_with("//");
     text.lines()
         .filter(is_code)
@@ -162,13 +167,7 @@ fn name(declared: &str) -> Option<String> {
 
 /// A style sheet without comments and indentation.
 pub fn style(source: &str) -> String {
-    let mut text = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some((before, after)) = rest.split_once("/*") {
-        text += before;
-        rest = after.split_once("*/").map_or("", |(_, rest)| rest);
-    }
-    text += rest;
+    let text = without_blocks(source, "/*");
     text.lines()
         .map(str::trim)
         .filter(|line| !line.is_empty())

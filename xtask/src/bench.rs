@@ -34,16 +34,7 @@ const PROBES: [&str; 4] = ["call_cost", "job_start", "spawn_floor", "tenant"];
 
 /// Builds and measures.
 pub fn measure(args: &Args) -> Result<()> {
-    step(
-        "tools",
-        "the programs that this command needs",
-        tools::compiler,
-    )?;
-    step(
-        "crates",
-        "the Rust crates in Cargo.lock, downloaded if missing",
-        crates::fetch,
-    )?;
+    crates::prepare(tools::compiler)?;
     let folder = step(
         "build",
         "an optimised build, as for an installation",

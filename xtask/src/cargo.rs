@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::steps::{answer, run};
+use crate::steps::{answer, run, step};
 
 /// Root of the workspace.
 pub fn root() -> PathBuf {
@@ -119,6 +119,16 @@ pub fn build_programs() -> Result<()> {
         "--offline",
         "--quiet",
     ]))
+}
+
+/// The first steps of a command: the programs that it needs, and the crates.
+pub fn prepare(tools: fn() -> Result<()>) -> Result<()> {
+    step("tools", "the programs that this command needs", tools)?;
+    step(
+        "crates",
+        "the Rust crates in Cargo.lock, downloaded if missing",
+        fetch,
+    )
 }
 
 /// Sees to it that every crate of the lockfile is on this machine. The network is used only when one is missing.

@@ -11,16 +11,7 @@ use crate::{cargo as crates, tools};
 
 /// Builds and shows.
 pub fn show() -> Result<()> {
-    step(
-        "tools",
-        "the programs that this command needs",
-        tools::compiler,
-    )?;
-    step(
-        "crates",
-        "the Rust crates in Cargo.lock, downloaded if missing",
-        crates::fetch,
-    )?;
+    crates::prepare(tools::compiler)?;
     step(
         "build",
         "Divvy, its limiter, the simulated driver and the CUDA programs of the jobs",

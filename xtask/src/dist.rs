@@ -52,12 +52,7 @@ const EPOCH_OF_ZIP: i64 = 315_532_800;
 pub const WHEEL: &str = "python/clearml-agent-fractional-gpu";
 
 pub fn make(args: &Args) -> Result<()> {
-    step("tools", "the programs that this command needs", tools::all)?;
-    step(
-        "crates",
-        "the Rust crates in Cargo.lock, downloaded if missing",
-        crates::fetch,
-    )?;
+    crates::prepare(tools::all)?;
     step(
         "clients",
         "a Python environment that can build the wheel",

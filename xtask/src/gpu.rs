@@ -46,16 +46,7 @@ const LOGGER: &str = "liblog_lookups.so";
 
 /// Builds, and runs.
 pub fn accept(args: &Args) -> Result<()> {
-    step(
-        "tools",
-        "the programs that this command needs",
-        tools::compiler,
-    )?;
-    step(
-        "crates",
-        "the Rust crates in Cargo.lock, downloaded if missing",
-        crates::fetch,
-    )?;
+    crates::prepare(tools::compiler)?;
     let kit = target().join("gpu-kit");
     let built = step("build", "an optimised build, as for an installation", build)?;
     step("kit", "all programs in one folder", || gather(&built, &kit))?;

@@ -45,16 +45,7 @@ pub fn accept(args: &Args) -> Result<()> {
         eprintln!("NOT CHECKED: KUBECONFIG is not set, so no cluster was tested");
         return Ok(());
     };
-    step(
-        "tools",
-        "the programs that this command needs",
-        tools::compiler,
-    )?;
-    step(
-        "crates",
-        "the Rust crates in Cargo.lock, downloaded if missing",
-        crates::fetch,
-    )?;
+    crates::prepare(tools::compiler)?;
     let helm = step(
         "helm",
         "Helm installs the chart, kubectl queries the cluster",

@@ -152,7 +152,7 @@ async fn watch(args: args::Top) -> Outcome {
     top::top(Client::new(home.socket()), args).await
 }
 
-/// The page in a browser. Its client says nothing on stderr: the page shows what the client would say for each call.
+/// The page in a browser. Its client writes nothing to stderr: the page shows those messages for each call.
 async fn serve_page(args: args::Web) -> Outcome {
     let home = called()?;
     web::web(Client::new(home.socket()), args).await

@@ -5,8 +5,8 @@
 //!                                           ├─────► Client       /v1/…, over the daemon's Unix socket, as this user
 //!                                           └─────► tools        /web/doctor, /web/selftest: `divvy` itself
 //! ```
-//! It is a client like any other: the daemon knows the user by the kernel's word, so roles and redaction hold. Whoever can
-//! open the port needs the token, which is new with each start and leaves this process on stdout alone.
+//! It is a client like any other: the daemon knows the user by the kernel's word, so roles and redaction hold. Every
+//! user of the machine can open the port. The token, new with each start and printed on stdout alone, keeps them out.
 
 mod address;
 mod call;

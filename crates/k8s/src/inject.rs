@@ -25,6 +25,8 @@ use crate::pod_request::{
 pub const CLAIM: &str = "fraction-gpu";
 /// The volume of a pod that mounts no other.
 const VOLUME: &str = "divvy-pod";
+/// The lists of containers in the specification of a pod.
+const CONTAINERS: [&str; 2] = ["containers", "initContainers"];
 /// The variable by which ClearML's agent reports a task's GPUs; it limits nothing.
 const REPORTED: &str = "CLEARML_AGENT_GPU_FRACTIONS";
 
@@ -120,14 +122,11 @@ fn complete(pod: &mut Value) {
     let Some(gpus) = asked.and_then(parse_request) else {
         return;
     };
-    for list in ["containers", "initContainers"] {
+    for list in CONTAINERS {
         let containers = pod["spec"].get_mut(list).and_then(Value::as_array_mut);
         for container in containers.into_iter().flatten() {
-            let claims = container["resources"]["claims"].as_array();
-            let has_claim =
-                claims.is_some_and(|claims| claims.iter().any(|claim| claim["name"] == CLAIM));
             // The claim's own container gets its GPUs from the node.
-            let (name, value) = match has_claim {
+            let (name, value) = match has_claim(container) {
                 true => (REPORTED, reported(&gpus)),
                 false => (VISIBLE, Some(NO_GPUS.to_owned())),
             };
@@ -151,14 +150,19 @@ fn complete(pod: &mut Value) {
     mount_volume(pod);
 }
 
+/// Whether a container uses the webhook's claim.
+fn has_claim(container: &Value) -> bool {
+    let claims = container["resources"]["claims"].as_array();
+    claims.is_some_and(|claims| claims.iter().any(|claim| claim["name"] == CLAIM))
+}
+
 /// Gives a pod without any volume one with its request, in the container of the claim.
 ///
 /// Kubelet waits at least 300 ms for a pod's volumes (`podAttachAndMountRetryInterval`). Without that it may read the claim
 /// before the API server's Node authorizer knows of the pod; then it retries only after 60 to 90 s.
 fn mount_volume(pod: &mut Value) {
     let is_empty = |value: &Value| value.as_array().is_none_or(Vec::is_empty);
-    let lists = ["containers", "initContainers"];
-    let mut containers = lists
+    let mut containers = CONTAINERS
         .iter()
         .filter_map(|list| pod["spec"][list].as_array())
         .flatten();
@@ -168,11 +172,10 @@ fn mount_volume(pod: &mut Value) {
     let path = format!("metadata.annotations['{ASKED}']");
     let item = json!({ "path": "gpus", "fieldRef": { "fieldPath": path } });
     let mount = json!({ "name": VOLUME, "mountPath": "/run/divvy-pod", "readOnly": true });
-    for list in lists {
+    for list in CONTAINERS {
         let containers = pod["spec"].get_mut(list).and_then(Value::as_array_mut);
         for container in containers.into_iter().flatten() {
-            let claims = container["resources"]["claims"].as_array();
-            if claims.is_some_and(|claims| claims.iter().any(|claim| claim["name"] == CLAIM)) {
+            if has_claim(container) {
                 push(container, "volumeMounts", mount.clone());
             }
         }

@@ -10,7 +10,7 @@ import { Mig } from "./pages/mig.js";
 import { Overview } from "./pages/overview.js";
 import { People } from "./pages/people.js";
 import { Queue } from "./pages/queue.js";
-import { get, set, useStore } from "./store.js";
+import { set, useStore } from "./store.js";
 import { Confirm } from "./ui/action.js";
 import { Frame, Said, Token } from "./ui/frame.js";
 
@@ -81,11 +81,8 @@ function App() {
 }
 
 takeToken();
-try {
-  set({ theme: localStorage.getItem("divvy-theme") || "auto" });
-} catch {
-  set({ theme: get().theme });
-}
+// `theme.js` has read the choice before the first paint.
+set({ theme: document.documentElement.dataset.theme ?? "auto" });
 const root = /** @type {HTMLElement} */ (document.getElementById("app"));
 root.textContent = "";
 render(html`<${App} />`, root);

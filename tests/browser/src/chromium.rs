@@ -76,7 +76,7 @@ impl Driver {
             port: 0,
         };
         driver.port = port.expect("chromedriver names its port");
-        // It writes a few lines more, which nobody reads: a closed pipe would end it.
+        // The driver writes a few lines more, and a closed pipe would end it.
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
         Some(driver)
     }

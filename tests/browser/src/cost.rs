@@ -6,7 +6,9 @@ use divvy_api::v1::{Array, Submit};
 use divvy_testkit::{Daemon, Home, Programs, let_pass, until};
 use serde_json::json;
 
-use crate::{Browser, Traffic, Web, Witness};
+use divvy_testkit::page::Page;
+
+use crate::{Browser, Traffic, Witness};
 
 /// GPUs of the node, and jobs that run on them.
 const GPUS: &str = "a100-80gb:8";
@@ -86,11 +88,11 @@ pub struct Start {
 /// When it shows no data.
 #[must_use]
 #[track_caller]
-pub fn start(browser: &Browser, web: &Web) -> Start {
+pub fn start(browser: &Browser, web: &Page) -> Start {
     browser.goto("about:blank");
     browser.cdp("Network.clearBrowserCache", json!({}));
     let _ = Traffic::take(browser);
-    browser.goto(&web.url());
+    browser.goto(&web.url);
     browser.appears("main[data-page=\"overview\"][data-ready=\"true\"]");
     let paint = "const [paint] = performance.getEntriesByName('first-contentful-paint'); return paint?.startTime";
     let paint = browser.until("the first paint", paint, &[]);

@@ -4,7 +4,6 @@
 //! Browser    a headless Chromium of its own, with an empty profile; its processes end with it
 //! Look       light or dark, and the size of the window
 //! Witness    a script before the page's own: what the page executed, which rules of the policy it broke, its errors
-//! Web        a running `divvy web`: its address and its token
 //! cost       first paint, bytes, bytes a second
 //! Traffic    the bytes that the browser received
 //! axe        axe-core, which finds barriers to people with disabilities
@@ -23,12 +22,10 @@ pub mod foreign;
 pub mod lab;
 pub mod past;
 mod traffic;
-mod web;
 mod webdriver;
 mod witness;
 
 pub use browser::{Browser, Look};
 pub use traffic::Traffic;
-pub use web::Web;
 pub use webdriver::Key;
 pub use witness::Witness;

@@ -7,7 +7,6 @@
 //! Dialog     a program that is spoken to line by line
 //! Tenant     one of those that gives its GPU work
 //! Engine     Docker or Podman, and images of this machine's files
-//! page       `divvy web`, and HTTP by hand
 //! help       every verb that `--help` lists, and its flags
 //! clearml    a ClearML server, its user, and an instance that serves its queues
 //! ```
@@ -19,12 +18,13 @@ pub mod clearml;
 mod dialog;
 pub mod engine;
 pub mod help;
-pub mod page;
 mod programs;
 mod tenant;
 
 pub use dialog::Dialog;
-pub use divvy_testkit::{CommandOutput, Daemon, Home, Programs, kill_all_that_mention, until};
+pub use divvy_testkit::{
+    CommandOutput, Daemon, Home, Programs, kill_all_that_mention, page, until,
+};
 pub use programs::{client_script, python, write_program};
 pub use tenant::{Tenant, part};
 

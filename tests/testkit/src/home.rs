@@ -315,6 +315,16 @@ impl Home {
         command
     }
 
+    /// `divvy`, ready to start as another user, without the rights of root; its words are still to be added.
+    #[must_use]
+    pub fn divvy_as(&self, uid: &str) -> Command {
+        let mut command = self.command("setpriv");
+        let ids = [format!("--reuid={uid}"), format!("--regid={uid}")];
+        command.args(ids).args(["--clear-groups", "--no-new-privs"]);
+        command.arg(self.program("divvy"));
+        command
+    }
+
     /// The raw output of `divvy WORDS…`, run to its end.
     ///
     /// # Panics
@@ -778,4 +788,16 @@ fn run(command: &mut Command) -> CommandOutput {
         .unwrap_or_else(|error| panic!("{words} does not start: {error}"));
     let output = child.output_bounded();
     CommandOutput::new(words, &output.expect("a child can be waited for"))
+}
+
+/// Whether this process can start programs as several users; if not, it prints what is not tested.
+#[must_use]
+pub fn can_be_users(untested: &str) -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    let setpriv = Command::new("setpriv").arg("--version").output_bounded();
+    let can = is_root && setpriv.is_ok();
+    if !can {
+        eprintln!("SKIPPED: it takes root and setpriv to be two users; {untested}");
+    }
+    can
 }

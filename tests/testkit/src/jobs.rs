@@ -7,7 +7,7 @@ use std::time::Duration;
 use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{Amount, Error, Job, JobState, Submit};
 
-use crate::until_async;
+use crate::{Daemon, Home, until_async};
 
 /// Words of a daemon: three GPUs and four queues.
 pub const SEED: [&str; 8] = [
@@ -41,6 +41,24 @@ pub fn script(queue: &str, script: &str) -> Submit {
         amount: None,
         ..quarter(&["sh", "-c", script])
     }
+}
+
+/// Two GPUs: a job on each of two parts of the first, which runs, and one that waits for both GPUs. Their ids, in this order.
+///
+/// # Panics
+/// When the second one does not run.
+#[must_use]
+#[track_caller]
+pub fn two_run_and_one_waits() -> (Home, Daemon, [String; 3]) {
+    let home = Home::new("a100-80gb:2");
+    let daemon = home.daemon(&[]);
+    let jobs = [
+        home.submit(&["-g", "0.5", "--name", "train"], &["sleep", "1000"]),
+        home.submit(&["-g", "0.25", "--name", "notebook"], &["sleep", "1000"]),
+        home.submit(&["-g", "2", "--name", "both"], &["sleep", "1000"]),
+    ];
+    home.running(&jobs[1]);
+    (home, daemon, jobs)
 }
 
 fn path() -> String {

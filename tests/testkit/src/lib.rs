@@ -12,6 +12,8 @@
 //! recorded, has_spec     the record in a job's folder
 //! signal, is_alive       processes by their ids
 //! compiled               a C program or library, compiled once for all test processes
+//! page                   a running `divvy web`, and HTTP by hand
+//! markers                the part of a document that a program writes
 //! links                  a folder of symbolic links, made once for all test processes
 //! programs               the folder of the programs and libraries that this workspace builds
 //! signals                the dispositions with which an interactive shell starts a program
@@ -26,7 +28,9 @@ pub mod failpoints;
 mod home;
 mod http;
 mod jobs;
+pub mod markers;
 mod orphans;
+pub mod page;
 mod processes;
 pub mod programs;
 mod record;
@@ -36,9 +40,9 @@ mod wait;
 
 pub use command_output::CommandOutput;
 pub use compile::{compiled, filled, links, written};
-pub use home::{Daemon, Home};
+pub use home::{Daemon, Home, can_be_users};
 pub use http::call;
-pub use jobs::{SEED, ended, in_state, log, quarter, refused, script};
+pub use jobs::{SEED, ended, in_state, log, quarter, refused, script, two_run_and_one_waits};
 pub use processes::{is_alive, kill_all_that_mention, signal};
 pub use programs::{Programs, divvy};
 pub use record::{has_spec, recorded};

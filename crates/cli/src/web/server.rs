@@ -1,7 +1,7 @@
 //! The HTTP/1.1 server of the page on 127.0.0.1: bounds its connections, and closes those that send no request.
 //!
 //! Every user of the machine can open the port. A connection that has not shown the token gives way to newer ones, so
-//! that nobody keeps the user's own browser out.
+//! that other users cannot keep the user's own browser out.
 
 use std::io;
 use std::net::TcpListener;

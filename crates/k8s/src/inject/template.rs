@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::is_clearml_fraction;
+use super::{CONTAINERS, is_clearml_fraction};
 use crate::pod_request::{
     CONTAINER, ContainerRef, DEVICES, FRACTION, FRACTION_LABEL, GPU, HAMI_CORES, HAMI_MEMORY,
     HAMI_PERCENT, MEMORY, PodRequest, Refusal, Rules, Size, parse_pod_request,
@@ -112,7 +112,7 @@ fn marks(
 }
 
 pub(super) fn has_limits(template: &Value, is_limit: fn(&str) -> bool) -> bool {
-    let lists = ["containers", "initContainers"].map(|key| template["spec"][key].as_array());
+    let lists = CONTAINERS.map(|key| template["spec"][key].as_array());
     let mut containers = lists.into_iter().flatten().flatten();
     containers.any(|container| {
         ["limits", "requests"].iter().any(|key| {

@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 
 use super::template::{has_limits, is_partial, strip, unmake};
 use super::{
-    ASKED, CLAIM, InjectError, drop_ours, entry, is_clearml_fraction, parse_request, write_claim,
+    ASKED, CLAIM, CONTAINERS, InjectError, drop_ours, entry, is_clearml_fraction, parse_request,
+    write_claim,
 };
 use crate::claim::{Inventory, PREFIX, Template};
 use crate::pod_request::{
@@ -247,16 +248,14 @@ impl Claimed {
         let claims = template["spec"]["resourceClaims"].as_array()?;
         let at = claims.iter().position(is_ours)?;
         let name = claims[at]["resourceClaimTemplateName"].as_str()?;
-        let holder = ["containers", "initContainers"]
-            .into_iter()
-            .find_map(|list| {
-                let mut containers = template["spec"][list].as_array()?.iter();
-                containers.find_map(|container| {
-                    let at = container["resources"]["claims"].as_array()?.iter();
-                    let at = at.clone().position(is_ours)?;
-                    Some((list, container["name"].as_str()?.to_owned(), at))
-                })
-            });
+        let holder = CONTAINERS.into_iter().find_map(|list| {
+            let mut containers = template["spec"][list].as_array()?.iter();
+            containers.find_map(|container| {
+                let at = container["resources"]["claims"].as_array()?.iter();
+                let at = at.clone().position(is_ours)?;
+                Some((list, container["name"].as_str()?.to_owned(), at))
+            })
+        });
         name.starts_with(PREFIX).then(|| Self {
             template: name.to_owned(),
             at,
@@ -269,7 +268,7 @@ impl Claimed {
     fn take(template: &mut Value) -> Option<Self> {
         let claim = Self::of(template)?;
         remove(&mut template["spec"], "resourceClaims");
-        for list in ["containers", "initContainers"] {
+        for list in CONTAINERS {
             let containers = template["spec"].get_mut(list).and_then(Value::as_array_mut);
             for container in containers.into_iter().flatten() {
                 if let Some(resources) = container.get_mut("resources") {

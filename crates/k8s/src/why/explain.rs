@@ -548,10 +548,10 @@ fn running(pod: &Pod, facts: &Facts) -> Finding {
         .and_then(|spec| spec.node_name.clone())
         .unwrap_or_default();
     let place = placed(facts.claim.as_ref());
-    let finding = match place.is_empty() {
-        _ if facts.node_problem.is_some() => lost(&node, facts).line("gpu", place),
-        true => Finding::waits(HeldBy::Nothing, format!("on {node}, without a GPU claim")),
-        false => Finding::waits(HeldBy::Nothing, format!("on {node}")).line("gpu", place),
+    let finding = match (&facts.node_problem, place.is_empty()) {
+        (Some(why), _) => lost(&node, why).line("gpu", place),
+        (None, true) => Finding::waits(HeldBy::Nothing, format!("on {node}, without a GPU claim")),
+        (None, false) => Finding::waits(HeldBy::Nothing, format!("on {node}")).line("gpu", place),
     };
     let finding = match facts.served {
         Some(false) if facts.claim.is_none() && asks_for_a_part(pod) => finding.line(
@@ -577,8 +577,7 @@ fn running(pod: &Pod, facts: &Facts) -> Finding {
 }
 
 /// Its node does not report. The claim keeps its GPU, because the containers may still run there.
-fn lost(node: &str, facts: &Facts) -> Finding {
-    let why = facts.node_problem.as_deref().unwrap_or_default();
+fn lost(node: &str, why: &str) -> Finding {
     let summary = format!("on {node}, which is not ready: {why}");
     Finding::waits(HeldBy::Node, summary)
         .line("node", "the GPU stays allocated until the node is back, or is removed")

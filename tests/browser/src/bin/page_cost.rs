@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use divvy_browser::Browser;
 use divvy_browser::cost::{self, Churn, RUNNING, Rate, Start};
-use divvy_browser::{Browser, Web};
-use divvy_testkit::{Home, Programs};
+use divvy_testkit::page::Page;
+use divvy_testkit::{Programs, markers};
 
 const BEGIN: &str = "<!-- made by cargo xtask bench --only page: begin -->\n\n";
 const END: &str = "<!-- made by cargo xtask bench --only page: end -->";
@@ -72,7 +73,7 @@ fn measure(quick: bool, page: Option<&Path>) -> Result<()> {
     let mut rows = Vec::new();
     for churn in [Churn::None, Churn::OneASecond] {
         let (home, _daemon) = cost::crowd(programs.clone(), WAITING, churn);
-        let web = web(&home);
+        let web = Page::open(&home, &[]);
         let what = match churn {
             Churn::None => "no job starts or ends",
             Churn::OneASecond => "one or two jobs end each second, and others start",
@@ -102,18 +103,18 @@ fn measure(quick: bool, page: Option<&Path>) -> Result<()> {
     );
     println!("{head}{table}");
     match page.filter(|_| !quick) {
-        Some(page) => rewrite(page, &format!("{head}{table}\n")),
+        Some(page) => {
+            markers::rewrite(page, (BEGIN, END), &format!("{head}{table}\n"))?;
+            eprintln!("   the table is in {}", page.display());
+            Ok(())
+        }
         None => Ok(()),
     }
 }
 
-fn web(home: &Home) -> Web {
-    Web::start(&mut home.divvy_command(&["web"]))
-}
-
-fn open(browser: &Browser, web: &Web, route: &str) {
+fn open(browser: &Browser, web: &Page, route: &str) {
     browser.goto("about:blank");
-    browser.goto(&web.url());
+    browser.goto(&web.url);
     browser.appears("main[data-ready=\"true\"]");
     browser.js("location.hash = arguments[0]", &[route.into()]);
     let page = route.trim_start_matches("#/");
@@ -183,17 +184,4 @@ fn rates_of(rates: &[Rate], overview: bool, what: &str) -> Vec<Row> {
         condition: what.to_owned(),
     })
     .collect()
-}
-
-fn rewrite(page: &Path, table: &str) -> Result<()> {
-    let text = fs::read_to_string(page).with_context(|| format!("read {}", page.display()))?;
-    let (before, rest) = text
-        .split_once(BEGIN)
-        .context("the page has the first marker")?;
-    let (_, after) = rest
-        .split_once(END)
-        .context("the page has the last marker")?;
-    fs::write(page, [before, BEGIN, table, END, after].concat())?;
-    eprintln!("   the table is in {}", page.display());
-    Ok(())
 }

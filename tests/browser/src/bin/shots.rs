@@ -7,8 +7,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 use divvy_browser::lab::Lab;
-use divvy_browser::{Browser, Look, Web, Witness};
+use divvy_browser::{Browser, Look, Witness};
 use divvy_testkit::Programs;
+use divvy_testkit::page::Page;
 
 /// All pictures together.
 const MOST_BYTES: u64 = 1_000_000;
@@ -33,9 +34,9 @@ fn shoot(folder: &Path) -> Result<()> {
     let own = std::env::current_exe()?;
     let programs = own.parent().context("a program lies in a folder")?;
     let lab = Lab::start(Programs::at(programs.to_owned()));
-    let web = Web::start(&mut lab.home.divvy_command(&["web", "--allow-actions"]));
+    let web = Page::open(&lab.home, &["--allow-actions"]);
     fs::create_dir_all(folder)?;
-    browser.goto(&web.url());
+    browser.goto(&web.url);
     let mut bytes = 0;
     for (name, route) in lab.routes() {
         browser.js("location.hash = arguments[0]", &[route.as_str().into()]);

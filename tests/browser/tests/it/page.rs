@@ -11,37 +11,22 @@ mod lost;
 mod roles;
 
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
 
-use divvy_browser::{Browser, Web};
-use divvy_testkit::{Bounded as _, Daemon, Home};
+use divvy_browser::Browser;
+use divvy_testkit::page::Page;
+use divvy_testkit::{Daemon, Home, can_be_users};
 
 /// A user that no user database has.
 pub const ANA: &str = "60121";
 pub const LEE: &str = "60122";
 pub const KIM: &str = "60123";
 
-/// `divvy web FLAGS` of this user.
-#[track_caller]
-pub fn web(home: &Home, flags: &[&str]) -> Web {
-    Web::start(&mut home.divvy_command(&[&["web"], flags].concat()))
-}
-
-/// `divvy WORDS` of another user.
-pub fn as_user(home: &Home, uid: &str, words: &[&str]) -> Command {
-    let mut command = home.command("setpriv");
-    let ids = [format!("--reuid={uid}"), format!("--regid={uid}")];
-    command.args(ids).args(["--clear-groups", "--no-new-privs"]);
-    command.arg(home.program("divvy")).args(words);
-    command
-}
-
 /// Opens the page, with its token, on the overview.
 #[track_caller]
-pub fn open(browser: &Browser, web: &Web) {
+pub fn open(browser: &Browser, web: &Page) {
     // The same document with another fragment would not be loaded again.
     browser.goto("about:blank");
-    browser.goto(&web.url());
+    browser.goto(&web.url);
     is_ready(browser, "overview");
 }
 
@@ -74,27 +59,9 @@ pub fn routes(job: &str) -> Vec<String> {
     .into()
 }
 
-/// Two GPUs: a job on each part of the first, and one that waits for both.
-pub fn scene() -> (Home, Daemon, [String; 3]) {
-    let home = Home::new("a100-80gb:2");
-    let daemon = home.daemon(&[]);
-    let jobs = [
-        home.submit(&["-g", "0.5", "--name", "train"], &["sleep", "1000"]),
-        home.submit(&["-g", "0.25", "--name", "notebook"], &["sleep", "1000"]),
-        home.submit(&["-g", "2", "--name", "both"], &["sleep", "1000"]),
-    ];
-    home.running(&jobs[1]);
-    (home, daemon, jobs)
-}
-
 /// A daemon for all users with this table of roles, unless this process cannot be several users.
 pub fn system(roles: &str) -> Option<(Home, Daemon)> {
-    let can_change = Command::new("setpriv")
-        .arg("--version")
-        .output_bounded()
-        .is_ok();
-    if !rustix::process::geteuid().is_root() || !can_change {
-        eprintln!("SKIPPED: it takes root and setpriv to be several users");
+    if !can_be_users("no role of the page is tested here") {
         return None;
     }
     let home = Home::new("a100-80gb:1");

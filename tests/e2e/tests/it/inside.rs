@@ -2,11 +2,11 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use divvy_api::v1::JobState;
 use divvy_e2e::{CommandOutput, GIB, Home, help, until};
-use divvy_testkit::Bounded as _;
+use divvy_testkit::{Bounded as _, can_be_users};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A user that no user database has.
@@ -14,11 +14,9 @@ const UID: &str = "60106";
 
 /// `divvy WORDS…` as the other user.
 fn as_other(home: &Home, words: &[&str]) -> CommandOutput {
-    let mut command = home.command("setpriv");
-    let ids = [format!("--reuid={UID}"), format!("--regid={UID}")];
-    command.args(ids).args(["--clear-groups", "--no-new-privs"]);
-    command.arg(home.program("divvy")).args(words);
+    let mut command = home.divvy_as(UID);
     let output = command
+        .args(words)
         .stdin(Stdio::null())
         .output_bounded()
         .expect("setpriv starts");
@@ -62,14 +60,7 @@ fn what_exec_starts_is_held_to_the_jobs_slice_together_with_its_program() {
 
 #[test]
 fn on_the_systems_daemon_only_the_owner_and_admins_come_in_and_as_its_user() {
-    let is_root = rustix::process::geteuid().is_root();
-    if !is_root
-        || Command::new("setpriv")
-            .arg("--version")
-            .output_bounded()
-            .is_err()
-    {
-        eprintln!("SKIPPED: it takes root and setpriv to be two users");
+    if !can_be_users("nothing of the system's daemon is tested here") {
         return;
     }
     let home = Home::new("a100-80gb:1");

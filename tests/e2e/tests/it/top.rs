@@ -4,8 +4,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use divvy_e2e::{CommandOutput, Home, until};
-use divvy_testkit::Bounded as _;
-use divvy_testkit::signal;
+use divvy_testkit::{Bounded as _, can_be_users, signal, two_run_and_one_waits};
 use serde_json::Value;
 
 /// A user that no user database has.
@@ -99,22 +98,9 @@ impl Drop for Terminal<'_> {
     }
 }
 
-/// Two GPUs: one job on each part of the first, and one that waits for both.
-fn scene() -> (Home, divvy_e2e::Daemon, Vec<String>) {
-    let home = Home::new("a100-80gb:2");
-    let daemon = home.daemon(&[]);
-    let jobs = [
-        home.submit(&["-g", "0.5", "--name", "train"], &["sleep", "1000"]),
-        home.submit(&["-g", "0.25", "--name", "notebook"], &["sleep", "1000"]),
-        home.submit(&["-g", "2", "--name", "both"], &["sleep", "1000"]),
-    ];
-    home.running(&jobs[1]);
-    (home, daemon, jobs.into())
-}
-
 #[test]
 fn the_view_fits_terminals_and_leaves_them_as_they_were() {
-    let (home, _daemon, _) = scene();
+    let (home, _daemon, _) = two_run_and_one_waits();
     for (width, height) in [(80, 24), (120, 40), (60, 20)] {
         let Some(terminal) = Terminal::open(&home, (width, height)) else {
             return;
@@ -152,7 +138,7 @@ fn the_view_fits_terminals_and_leaves_them_as_they_were() {
 
 #[test]
 fn an_action_is_confirmed_done_and_shown() {
-    let (home, _daemon, jobs) = scene();
+    let (home, _daemon, jobs) = two_run_and_one_waits();
     let Some(terminal) = Terminal::open(&home, (100, 30)) else {
         return;
     };
@@ -180,7 +166,7 @@ fn an_action_is_confirmed_done_and_shown() {
 
 #[test]
 fn a_killed_daemon_leaves_grey_figures_and_a_new_one_takes_over() {
-    let (home, daemon, _) = scene();
+    let (home, daemon, _) = two_run_and_one_waits();
     let Some(terminal) = Terminal::open(&home, (100, 24)) else {
         return;
     };
@@ -205,7 +191,7 @@ fn a_killed_daemon_leaves_grey_figures_and_a_new_one_takes_over() {
 
 #[test]
 fn signals_and_ctrl_z_leave_the_terminal_as_it_was() {
-    let (home, _daemon, _) = scene();
+    let (home, _daemon, _) = two_run_and_one_waits();
     let Some(terminal) = Terminal::open(&home, (80, 24)) else {
         return;
     };
@@ -241,15 +227,7 @@ fn signals_and_ctrl_z_leave_the_terminal_as_it_was() {
 #[test]
 fn a_user_sees_others_jobs_and_may_not_act_on_them() {
     let home = Home::new("a100-80gb:1");
-    let can_change = home
-        .command("setpriv")
-        .arg("--version")
-        .output_bounded()
-        .is_ok();
-    if !rustix::process::geteuid().is_root() || !can_change {
-        eprintln!(
-            "SKIPPED: it takes root and setpriv to be two users; no role of divvy top is tested here"
-        );
+    if !can_be_users("no role of divvy top is tested here") {
         return;
     }
     let _daemon = home.daemon(&["--system"]);
@@ -277,7 +255,7 @@ fn a_user_sees_others_jobs_and_may_not_act_on_them() {
 
 #[test]
 fn without_a_terminal_everything_is_printed_once() {
-    let (home, _daemon, jobs) = scene();
+    let (home, _daemon, jobs) = two_run_and_one_waits();
     for words in [&["top"][..], &["top", "-1"], &["top", "--once", "--ascii"]] {
         let text = home.divvy(words).ok().stdout;
         assert!(!text.contains('\u{1b}'), "{text:?}");
@@ -307,7 +285,7 @@ fn without_a_terminal_everything_is_printed_once() {
 #[test]
 fn plain_lines_and_documents_follow_the_daemon_through_a_restart() {
     use std::io::{BufRead as _, BufReader};
-    let (home, daemon, jobs) = scene();
+    let (home, daemon, jobs) = two_run_and_one_waits();
     let mut command = home.divvy_command(&["top", "--plain", "--bell", "--interval", "500ms"]);
     let mut view = command
         .stdout(Stdio::piped())

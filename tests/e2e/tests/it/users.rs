@@ -1,10 +1,8 @@
 //! One daemon for every user: a real program of another user is held to its slice, through the commands that this user has.
 
-use std::process::Command;
-
 use divvy_api::v1::{BypassAction, EndReason};
 use divvy_e2e::{CommandOutput, GIB, Home, until};
-use divvy_testkit::Bounded as _;
+use divvy_testkit::{Bounded as _, can_be_users};
 
 /// A user that no user database has.
 const UID: &str = "60104";
@@ -16,15 +14,7 @@ fn system() -> Option<(Home, divvy_e2e::Daemon)> {
 
 /// The same with more flags.
 fn system_with(flags: &[&str]) -> Option<(Home, divvy_e2e::Daemon)> {
-    let is_root = rustix::process::geteuid().is_root();
-    let can_change = Command::new("setpriv")
-        .arg("--version")
-        .output_bounded()
-        .is_ok();
-    if !is_root || !can_change {
-        eprintln!(
-            "SKIPPED: it takes root and setpriv to be two users; nothing of the system's daemon is tested here"
-        );
+    if !can_be_users("nothing of the system's daemon is tested here") {
         return None;
     }
     let home = Home::new("a100-80gb:1");
@@ -34,11 +24,9 @@ fn system_with(flags: &[&str]) -> Option<(Home, divvy_e2e::Daemon)> {
 
 /// `divvy WORDS…` as the other user.
 fn divvy(home: &Home, words: &[&str]) -> CommandOutput {
-    let mut command = home.command("setpriv");
-    let ids = [format!("--reuid={UID}"), format!("--regid={UID}")];
-    command.args(ids).args(["--clear-groups", "--no-new-privs"]);
-    command.arg(home.program("divvy")).args(words);
-    let output = command.output_bounded().expect("setpriv starts");
+    let mut command = home.divvy_as(UID);
+    let output = command.args(words).output_bounded();
+    let output = output.expect("setpriv starts");
     CommandOutput::new(words.join(" "), &output)
 }
 

@@ -2,18 +2,20 @@
 
 use divvy_api::v1::JobState;
 use divvy_browser::{Browser, Witness};
+use divvy_testkit::page::Page;
+use divvy_testkit::two_run_and_one_waits;
 use serde_json::json;
 
 use super::roles::button;
-use super::{go, open, scene, web};
+use super::{go, open};
 
 #[test]
 fn a_job_is_cancelled_with_the_command_shown_and_a_refusal_is_shown_too() {
     let Some(browser) = Browser::start() else {
         return;
     };
-    let (home, _daemon, jobs) = scene();
-    let web = web(&home, &["--allow-actions"]);
+    let (home, _daemon, jobs) = two_run_and_one_waits();
+    let web = Page::open(&home, &["--allow-actions"]);
     open(&browser, &web);
     go(&browser, &format!("#/job/{}", jobs[0]));
     let (enabled, command) = button(&browser, "cancel");
@@ -52,8 +54,8 @@ fn usage_comes_as_a_file_of_values() {
         return;
     };
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
-    let (home, _daemon, _) = scene();
-    let web = web(&home, &[]);
+    let (home, _daemon, _) = two_run_and_one_waits();
+    let web = Page::open(&home, &[]);
     let downloads = folder.path().to_str().expect("a readable name");
     browser.cdp(
         "Browser.setDownloadBehavior",

@@ -3,8 +3,9 @@
 use divvy_browser::lab::Lab;
 use divvy_browser::{Browser, Look, Witness, axe};
 use divvy_testkit::Programs;
+use divvy_testkit::page::Page;
 
-use super::{go, open, routes, web};
+use super::{go, open, routes};
 
 #[test]
 fn no_page_has_a_barrier_in_any_look() {
@@ -12,7 +13,7 @@ fn no_page_has_a_barrier_in_any_look() {
         return;
     };
     let lab = Lab::start(Programs::of_this_test());
-    let web = web(&lab.home, &["--allow-actions"]);
+    let web = Page::open(&lab.home, &["--allow-actions"]);
     open(&browser, &web);
     let mut found = Vec::new();
     for route in routes(&lab.jobs[0]) {

@@ -4,8 +4,9 @@
 use divvy_browser::Browser;
 use divvy_browser::cost::{self, Churn};
 use divvy_testkit::Programs;
+use divvy_testkit::page::Page;
 
-use super::{go, web};
+use super::go;
 
 /// Bytes of the whole page, compressed, with the heads of its answers.
 const MOST_BYTES: u64 = 70_000;
@@ -19,7 +20,7 @@ fn the_page_is_small_and_stays_cheap_with_10000_waiting_jobs() {
         return;
     };
     let (home, _daemon) = cost::crowd(Programs::of_this_test(), 10_000, Churn::OneASecond);
-    let web = web(&home, &[]);
+    let web = Page::open(&home, &[]);
     let start = cost::start(&browser, &web);
     eprintln!("{start:?}");
     assert!((10_000..=MOST_BYTES).contains(&start.assets), "{start:?}");

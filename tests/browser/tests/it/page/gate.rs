@@ -2,11 +2,11 @@
 
 use divvy_browser::foreign::Foreign;
 use divvy_browser::{Browser, Traffic, Witness};
-use divvy_testkit::Bounded as _;
+use divvy_testkit::page::Page;
+use divvy_testkit::{Bounded as _, two_run_and_one_waits};
 use serde_json::{Value, json};
 
-use super::{ANA, LEE, as_user, is_ready, open, scene, system, web};
-use divvy_browser::Web;
+use super::{ANA, LEE, is_ready, open, system};
 
 /// What a page of another site tries, by name; it knows the port, and here even the token.
 const TRIES: &str = "
@@ -52,8 +52,8 @@ fn a_page_of_another_port_reads_nothing_and_does_nothing() {
     let Some(browser) = Browser::start() else {
         return;
     };
-    let (home, _daemon, jobs) = scene();
-    let web = web(&home, &["--allow-actions"]);
+    let (home, _daemon, jobs) = two_run_and_one_waits();
+    let web = Page::open(&home, &["--allow-actions"]);
     open(&browser, &web);
     let site = Foreign::serve("<!doctype html><title>another site</title><p>hello");
     browser.goto(&site.origin());
@@ -86,7 +86,7 @@ fn a_page_of_another_port_reads_nothing_and_does_nothing() {
     let framed = "const frame = document.createElement('iframe'); frame.src = arguments[0]; \
         await new Promise(done => { frame.onload = done; document.body.append(frame); }); \
         return frame.contentDocument === null ? 'another document' : 'empty'";
-    browser.js_async(framed, &[web.url().into()]);
+    browser.js_async(framed, &[web.url.clone().into()]);
     let console = browser.log("browser").join("\n");
     let is_blocked = console.contains("frame-ancestors") || console.contains("X-Frame-Options");
     assert!(
@@ -109,8 +109,8 @@ fn the_token_stays_in_the_tab_and_in_no_address() {
     let Some(browser) = Browser::start() else {
         return;
     };
-    let (home, _daemon, _) = scene();
-    let web = web(&home, &[]);
+    let (home, _daemon, _) = two_run_and_one_waits();
+    let web = Page::open(&home, &[]);
     open(&browser, &web);
     let places = "return {address: location.href, referrer: document.referrer, cookie: document.cookie, \
         local: JSON.stringify(localStorage), session: JSON.stringify(sessionStorage), \
@@ -139,8 +139,8 @@ fn without_a_token_the_page_asks_for_one_and_takes_no_other() {
     let Some(browser) = Browser::start() else {
         return;
     };
-    let (home, _daemon, _) = scene();
-    let web = web(&home, &[]);
+    let (home, _daemon, _) = two_run_and_one_waits();
+    let web = Page::open(&home, &[]);
     for address in [
         web.origin(),
         format!("{}/#{}", web.origin(), "0".repeat(web.token.len())),
@@ -165,18 +165,18 @@ fn a_name_of_another_site_that_leads_here_gets_no_page() {
     else {
         return;
     };
-    let (home, _daemon, _) = scene();
-    let web = web(&home, &[]);
+    let (home, _daemon, _) = two_run_and_one_waits();
+    let web = Page::open(&home, &[]);
     for path in [
         format!("/#{}", web.token),
         "/v1/board".to_owned(),
         "/assets/main.js".to_owned(),
     ] {
         let _ = Traffic::take(&browser);
-        let address = format!("http://evil.example:{}{path}", web.port);
+        let address = format!("http://evil.example:{}{path}", web.port());
         browser.goto(&address);
         let statuses =
-            Traffic::take(&browser).statuses(&format!("http://evil.example:{}/", web.port));
+            Traffic::take(&browser).statuses(&format!("http://evil.example:{}/", web.port()));
         let is_refused = |status: &u64| [400, 403, 421].contains(status);
         assert!(
             statuses.first().is_some_and(is_refused),
@@ -190,7 +190,7 @@ fn a_name_of_another_site_that_leads_here_gets_no_page() {
         );
     }
     // The name that is its own.
-    browser.goto(&format!("http://localhost:{}/#{}", web.port, web.token));
+    browser.goto(&format!("http://localhost:{}/#{}", web.port(), web.token));
     is_ready(&browser, "overview");
 }
 
@@ -202,17 +202,15 @@ fn the_port_of_another_user_gives_nothing_without_that_users_token() {
     let Some((home, _daemon)) = system(&format!("user = [{ANA}, {LEE}]\n")) else {
         return;
     };
-    let submitted = as_user(
-        &home,
-        ANA,
-        &[
+    let submitted = home
+        .divvy_as(ANA)
+        .args([
             "submit", "-g", "0.5", "--name", "of-ana", "--", "sleep", "1000",
-        ],
-    )
-    .output_bounded();
+        ])
+        .output_bounded();
     assert!(submitted.expect("setpriv starts").status.success());
-    let of_ana = Web::start(&mut as_user(&home, ANA, &["web", "--allow-actions"]));
-    let of_lee = Web::start(&mut as_user(&home, LEE, &["web", "--allow-actions"]));
+    let of_ana = Page::open_as(&home, ANA, &["--allow-actions"]);
+    let of_lee = Page::open_as(&home, LEE, &["--allow-actions"]);
     assert_ne!(of_ana.token, of_lee.token);
     // Lee opens Ana's port with the token of Lee's own page.
     browser.goto(&format!("{}/#{}", of_ana.origin(), of_lee.token));

@@ -2,8 +2,9 @@
 
 use divvy_browser::{Browser, Witness};
 use divvy_testkit::Home;
+use divvy_testkit::page::Page;
 
-use super::{go, open, web};
+use super::{go, open};
 
 /// Names of jobs.
 const NAMES: [&str; 9] = [
@@ -43,7 +44,7 @@ fn no_name_and_no_log_executes_anything() {
         ));
     }
     home.running(&jobs[0]);
-    let web = web(&home, &["--allow-actions"]);
+    let web = Page::open(&home, &["--allow-actions"]);
     open(&browser, &web);
     // Nine jobs on eight quarters: one waits.
     browser.until(
@@ -120,7 +121,7 @@ fn the_policy_stops_what_a_mistake_of_the_page_would_let_through() {
     };
     let home = Home::new("a100-80gb:1");
     let _daemon = home.daemon(&[]);
-    let web = web(&home, &[]);
+    let web = Page::open(&home, &[]);
     open(&browser, &web);
     Witness::is_clean(&browser, "before");
     let mistake = "const one = document.createElement('div'); \

@@ -3,8 +3,10 @@
 use divvy_api::v1::JobState;
 use divvy_browser::Key;
 use divvy_browser::{Browser, Witness};
+use divvy_testkit::page::Page;
+use divvy_testkit::two_run_and_one_waits;
 
-use super::{go, open, routes, scene, web};
+use super::{go, open, routes};
 
 /// Where the focus is: a description, and whether the browser draws it.
 const FOCUS: &str = "
@@ -36,8 +38,8 @@ fn keys_alone_reach_every_page_and_run_an_action() {
     let Some(browser) = Browser::start() else {
         return;
     };
-    let (home, _daemon, jobs) = scene();
-    let web = web(&home, &["--allow-actions"]);
+    let (home, _daemon, jobs) = two_run_and_one_waits();
+    let web = Page::open(&home, &["--allow-actions"]);
     open(&browser, &web);
     for route in routes(&jobs[0]) {
         go(&browser, &route);
@@ -112,8 +114,8 @@ fn the_table_behind_a_chart_has_its_values() {
     let Some(browser) = Browser::start() else {
         return;
     };
-    let (home, _daemon, _) = scene();
-    let web = web(&home, &[]);
+    let (home, _daemon, _) = two_run_and_one_waits();
+    let web = Page::open(&home, &[]);
     open(&browser, &web);
     browser.appears("[data-chart=\"memory\"]");
     browser.click("[data-table-for=\"memory\"]");

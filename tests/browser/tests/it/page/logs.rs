@@ -2,8 +2,9 @@
 
 use divvy_browser::{Browser, Witness};
 use divvy_testkit::Home;
+use divvy_testkit::page::Page;
 
-use super::{go, open, web};
+use super::{go, open};
 
 #[test]
 fn a_log_follows_its_job_and_is_searched() {
@@ -19,7 +20,7 @@ fn a_log_follows_its_job_and_is_searched() {
     );
     let job = home.submit(&["-g", "0.5", "--name", "talks"], &["sh", "-c", &script]);
     home.running(&job);
-    let web = web(&home, &[]);
+    let web = Page::open(&home, &[]);
     open(&browser, &web);
     go(&browser, &format!("#/job/{job}"));
     let shows = |text: &str| {
@@ -54,7 +55,7 @@ fn a_line_of_a_mebibyte_and_a_flood_leave_the_page_usable() {
     divvy_testkit::until("the job has written all", || {
         home.log(&job).contains("the-last-line")
     });
-    let web = web(&home, &[]);
+    let web = Page::open(&home, &[]);
     open(&browser, &web);
     go(&browser, &format!("#/job/{job}"));
     let script = "return document.querySelector('div.log')?.innerText.includes('the-last-line')";

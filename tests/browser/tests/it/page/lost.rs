@@ -1,17 +1,18 @@
 //! A daemon that dies and comes back under an open page, and a `divvy web` that ends.
 
 use divvy_browser::{Browser, Witness};
-use divvy_testkit::until;
+use divvy_testkit::page::Page;
+use divvy_testkit::{two_run_and_one_waits, until};
 
-use super::{is_ready, open, scene, web};
+use super::{is_ready, open};
 
 #[test]
 fn a_killed_daemon_leaves_a_grey_picture_with_its_age_and_a_new_one_takes_over() {
     let Some(browser) = Browser::start() else {
         return;
     };
-    let (home, daemon, jobs) = scene();
-    let web = web(&home, &[]);
+    let (home, daemon, jobs) = two_run_and_one_waits();
+    let web = Page::open(&home, &[]);
     open(&browser, &web);
     browser.appears("[data-gpu=\"1\"]");
     // A page that is loaded anew forgets this.
@@ -65,8 +66,8 @@ fn the_end_of_divvy_web_is_shown_and_a_stopped_daemon_is_named() {
     let Some(browser) = Browser::start() else {
         return;
     };
-    let (home, daemon, _) = scene();
-    let web = web(&home, &[]);
+    let (home, daemon, _) = two_run_and_one_waits();
+    let web = Page::open(&home, &[]);
     open(&browser, &web);
     assert_eq!(daemon.stop(), 0);
     browser.appears("body[data-stale=\"true\"]");

@@ -2,17 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use divvy_browser::{Browser, Web, Witness};
+use divvy_browser::{Browser, Witness};
+use divvy_testkit::page::Page;
 use divvy_testkit::{Bounded as _, CommandOutput, Home};
 use serde_json::Value;
 
-use super::{ANA, KIM, LEE, as_user, go, open, system};
+use super::{ANA, KIM, LEE, go, open, system};
 
 const MAX: &str = "60124";
 
 /// `divvy WORDS` of another user, run to its end.
 fn run(home: &Home, uid: &str, words: &[&str]) -> CommandOutput {
-    let output = as_user(home, uid, words).output_bounded();
+    let output = home.divvy_as(uid).args(words).output_bounded();
     CommandOutput::new(words.join(" "), &output.expect("setpriv starts"))
 }
 
@@ -64,7 +65,7 @@ fn each_role_sees_what_ps_shows_it_and_may_press_what_it_may_do() {
         ("admin", "0", true, true),
     ];
     for (role, uid, sees, may) in table {
-        let web = Web::start(&mut as_user(&home, uid, &["web", "--allow-actions"]));
+        let web = Page::open_as(&home, uid, &["--allow-actions"]);
         open(&browser, &web);
         let listed = run(&home, uid, &["ps", "-o", "json"]).ok().items();
         // The overview lists what runs, and the queue what waits.
@@ -104,7 +105,7 @@ fn each_role_sees_what_ps_shows_it_and_may_press_what_it_may_do() {
         Witness::is_clean(&browser, role);
     }
     // Without the flag, nothing can be pressed, and the page says why.
-    let web = Web::start(&mut as_user(&home, ANA, &["web"]));
+    let web = Page::open_as(&home, ANA, &[]);
     open(&browser, &web);
     go(&browser, &format!("#/job/{runs}"));
     assert!(!button(&browser, "cancel").0);

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use divvy_testkit::markers;
 use serde_json::{Value, json};
 
 /// Between these lies the table of a page.
@@ -138,15 +139,8 @@ impl Report {
             said("kernel"),
             said("load_before"),
         );
-        let text = fs::read_to_string(page).with_context(|| format!("read {}", page.display()))?;
-        let (before, rest) = text
-            .split_once(BEGIN)
-            .context("the page has the first marker")?;
-        let (_, after) = rest
-            .split_once(END)
-            .context("the page has the last marker")?;
         let table = format!("{head}{}\n", rows.collect::<String>());
-        fs::write(page, [before, BEGIN, &table, END, after].concat())?;
+        markers::rewrite(page, (BEGIN, END), &table)?;
         eprintln!("   the table is in {}", page.display());
         Ok(())
     }

@@ -3,11 +3,11 @@
 //! Each scene is run twice, with turns and without (`--compute none`). A tenant's part is what it launched in a stretch of time;
 //! its share is its part of all parts, so that a scene that leaves the GPU idle is judged by how it divides what it uses.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use divvy_e2e::{Dialog, Home, Programs};
+use divvy_testkit::markers;
 
 use crate::report::{Report, Row};
 
@@ -359,7 +359,10 @@ pub fn measure(programs: &Programs, wish: &Wish<'_>, report: &mut Report) -> Res
         lines.extend(beside_a_flood(programs, requests, report)?);
     }
     match wish.page {
-        Some(page) => rewrite(page, &lines),
+        Some(page) => {
+            let table = format!("{}\n", lines.join("\n"));
+            Ok(markers::rewrite(page, (BEGIN, END), &table)?)
+        }
         None => Ok(()),
     }
 }
@@ -401,18 +404,4 @@ fn beside_a_flood(
         note: format!("{without:.1} ms without leases"),
     });
     Ok(table)
-}
-
-/// Puts the table between the page's markers.
-fn rewrite(page: &Path, lines: &[String]) -> Result<()> {
-    let text = fs::read_to_string(page).with_context(|| format!("read {}", page.display()))?;
-    let (before, rest) = text
-        .split_once(BEGIN)
-        .context("the page has the first marker")?;
-    let (_, after) = rest
-        .split_once(END)
-        .context("the page has the last marker")?;
-    let table = format!("{}\n", lines.join("\n"));
-    fs::write(page, [before, BEGIN, &table, END, after].concat())?;
-    Ok(())
 }

@@ -15,8 +15,8 @@ use crate::report::{CaseOutcome, Report};
 
 /// Pods of one case, a second apart.
 const PODS: usize = 60;
-/// The pod before which the operation begins.
-const BEGINS: usize = 10;
+/// Time with pods before the update begins.
+const BEFORE: Duration = Duration::from_secs(10);
 /// Kubelet repeats a failed preparation of a claim only after 60 s: a longer wait than this one is a gap.
 const LONGEST: i64 = 30;
 /// Replicas of the Deployment that a drain moves.
@@ -123,39 +123,27 @@ impl Installed {
 
 fn updated(installed: &Installed, namespace: &str) -> Result<CaseOutcome> {
     let set = installed.daemon_set()?;
-    let begun = thread::scope(|scope| -> Result<Duration> {
-        let mut operation = None;
+    let took = thread::scope(|scope| -> Result<Duration> {
+        let update = scope.spawn(|| -> Result<Duration> {
+            thread::sleep(BEFORE);
+            let (system, started) = (&installed.system, Instant::now());
+            installed.call(&["rollout", "restart", &set, "-n", system])?;
+            installed.call(&["rollout", "status", &set, "-n", system, "--timeout=300s"])?;
+            Ok(started.elapsed())
+        });
         let started = Instant::now();
         for at in 0..PODS {
-            if at == BEGINS {
-                let set = &set;
-                operation = Some(scope.spawn(move || -> Result<Duration> {
-                    let started = Instant::now();
-                    installed.call(&["rollout", "restart", set, "-n", &installed.system])?;
-                    let words = [
-                        "rollout",
-                        "status",
-                        set,
-                        "-n",
-                        &installed.system,
-                        "--timeout=300s",
-                    ];
-                    installed.call(&words)?;
-                    Ok(started.elapsed())
-                }));
-            }
             let pod = installed.pod(namespace, &format!("pod-{at}"), None);
             installed.cluster.create(&pod, false)?.object()?;
             let next = Duration::from_secs(at as u64 + 1);
             thread::sleep(next.saturating_sub(started.elapsed()));
         }
-        match operation.map(thread::ScopedJoinHandle::join) {
-            Some(Ok(took)) => took,
-            _ => bail!("the update did not run"),
-        }
+        update
+            .join()
+            .unwrap_or_else(|_| bail!("the update did not run"))
     })?;
     let waits = waits(installed, namespace, PODS)?;
-    judged(&waits, json!({ "update_seconds": begun.as_secs_f64() }))
+    judged(&waits, json!({ "update_seconds": took.as_secs_f64() }))
 }
 
 /// Seconds from creation to the start of the container, by pod.

@@ -284,7 +284,7 @@ impl Stage {
     /// Starts a controller, as the chart's Deployment would, and waits until it gets calls.
     pub fn serve(&self) -> Result<()> {
         *self.controller.borrow_mut() = Some(self.replica("suite", self.port)?);
-        until("the API server knows whom to trust", || {
+        until("the webhook has its CA bundle", || {
             let webhook = self
                 .cluster
                 .get("mutatingwebhookconfigurations", "", &self.release)?;

@@ -2,12 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
 
 use divvy_api::route::{ROUTES, Route};
 use divvy_e2e::Home;
 use divvy_e2e::page::Page;
-use divvy_testkit::Bounded as _;
+use divvy_testkit::{Bounded as _, can_be_users};
 use serde_json::Value;
 
 use super::{TOKEN, listening};
@@ -22,11 +21,7 @@ const USERS: [(&str, &str); 4] = [
 
 /// A daemon for all users with these roles, or why there is none.
 fn system() -> Option<(Home, divvy_e2e::Daemon, String)> {
-    let setpriv = Command::new("setpriv").arg("--version").output_bounded();
-    if !rustix::process::geteuid().is_root() || setpriv.is_err() {
-        eprintln!(
-            "SKIPPED: it takes root and setpriv to be two users; roles of the page are not tested here"
-        );
+    if !can_be_users("roles of the page are not tested here") {
         return None;
     }
     let home = Home::new("a100-80gb:1");
@@ -37,21 +32,6 @@ fn system() -> Option<(Home, divvy_e2e::Daemon, String)> {
     let access = access.to_str().expect("a path of ours is text");
     let (daemon, address) = listening(&home, &["--system", "--access", access]);
     Some((home, daemon, address))
-}
-
-fn as_user(home: &Home, uid: &str) -> Command {
-    let mut command = home.command("setpriv");
-    let ids = [format!("--reuid={uid}"), format!("--regid={uid}")];
-    command.args(ids).args(["--clear-groups", "--no-new-privs"]);
-    command.arg(home.program("divvy"));
-    command
-}
-
-/// `divvy web` of a user.
-fn open(home: &Home, uid: &str, more: &[&str]) -> Page {
-    let mut command = as_user(home, uid);
-    command.arg("web").args(more);
-    Page::of(home, command)
 }
 
 #[test]
@@ -65,7 +45,7 @@ fn each_role_sees_what_ps_shows_it_and_changes_nothing_without_the_flag() {
         &["sh", "-c", "sleep 1000", secret],
     );
     for (uid, role) in USERS {
-        let page = open(&home, uid, &[]);
+        let page = Page::open_as(&home, uid, &[]);
         let session = page.fetch("GET /web/session").json();
         assert_eq!(
             (&session["role"], &session["user"]),
@@ -78,7 +58,8 @@ fn each_role_sees_what_ps_shows_it_and_changes_nothing_without_the_flag() {
         assert_eq!(session["may"]["projects"], role == "admin", "{session}");
         // The command of another user's job.
         let jobs = page.fetch("GET /v1/jobs");
-        let output = as_user(&home, uid)
+        let output = home
+            .divvy_as(uid)
             .args(["ps", "-o", "json"])
             .output_bounded();
         let typed: Value =
@@ -111,7 +92,7 @@ fn with_the_flag_the_role_decides_and_on_the_listener_the_token_only_reads() {
     };
     for (uid, role) in USERS {
         let job = home.submit(&["-g", "0.125", "--name", role], &["sleep", "1000"]);
-        let page = open(&home, uid, &["--allow-actions"]);
+        let page = Page::open_as(&home, uid, &["--allow-actions"]);
         let session = page.fetch("GET /web/session").json();
         assert_eq!(session["actions"], role != "viewer", "{session}");
         let cancel = page.fetch(&format!("POST /v1/jobs/{job}/cancel"));

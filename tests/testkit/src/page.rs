@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use divvy_testkit::{Bounded as _, Home, PATIENCE, bounded};
+use crate::{Bounded as _, Home, PATIENCE, bounded};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A running `divvy web`.
@@ -37,13 +37,20 @@ impl Page {
         Self::of(home, command)
     }
 
-    /// The same by a command of the caller's.
+    /// The same as another user.
     ///
     /// # Panics
     /// When it ends instead.
     #[must_use]
     #[track_caller]
-    pub fn of(home: &Home, mut command: Command) -> Self {
+    pub fn open_as(home: &Home, uid: &str, words: &[&str]) -> Self {
+        let mut command = home.divvy_as(uid);
+        command.arg("web").args(words);
+        Self::of(home, command)
+    }
+
+    #[track_caller]
+    fn of(home: &Home, mut command: Command) -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let said = home.scratch().join(format!("web-{number}.stderr"));
@@ -83,6 +90,22 @@ impl Page {
         let lines =
             format!("host: {host}\nauthorization: Bearer {token}\nsec-fetch-site: same-origin\n");
         ask(&self.address, &format!("{request}\n{lines}"), b"")
+    }
+
+    /// Its port on 127.0.0.1.
+    ///
+    /// # Panics
+    /// When it printed none.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        let port = self.address.rsplit_once(':').map(|(_, port)| port.parse());
+        port.and_then(Result::ok).expect("an address with a port")
+    }
+
+    /// `http://127.0.0.1:PORT`
+    #[must_use]
+    pub fn origin(&self) -> String {
+        format!("http://{}", self.address)
     }
 
     /// What it has written to stderr.
