@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use divvy_api::client::{Client, WaitFor};
 use divvy_api::v1::{Error, Job, JobState};
+use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -446,7 +447,7 @@ impl Home {
                 panic!("the daemon ended with {status}: {}", self.daemon_log());
             }
             // The socket of a daemon that was killed is still there and refuses.
-            UnixStream::connect(&socket).is_ok()
+            UnixStream::connect(&socket).is_ok_and(|stream| listener_lives(&stream))
         });
         self.keep(daemon);
     }
@@ -800,4 +801,14 @@ pub fn can_be_users(untested: &str) -> bool {
         eprintln!("SKIPPED: it takes root and setpriv to be two users; {untested}");
     }
     can
+}
+
+/// Whether the process that listens at the other end still runs. A killed daemon's socket takes connections as long as a
+/// child of it, between fork and exec, holds a copy.
+fn listener_lives(stream: &UnixStream) -> bool {
+    socket_peercred(stream).is_ok_and(|peer| {
+        Path::new("/proc")
+            .join(peer.pid.as_raw_pid().to_string())
+            .exists()
+    })
 }
