@@ -11,7 +11,7 @@ use crate::rooms::{self, Tree};
 use crate::steps::answer;
 
 /// Crate → our crates that it may use. The reasons are in ARCHITECTURE.md.
-const ARROWS: [(&str, &[&str]); 22] = [
+const ARROWS: [(&str, &[&str]); 23] = [
     ("divvy-core", &[]),
     ("divvy-driver", &["divvy-testkit"]),
     ("divvy-ledger", &["divvy-testkit"]),
@@ -70,6 +70,10 @@ const ARROWS: [(&str, &[&str]); 22] = [
             "divvy-core",
             "divvy-testkit",
         ],
+    ),
+    (
+        "divvy-slurm",
+        &["divvy-api", "divvy-core", "divvy-fork", "divvy-testkit"],
     ),
     ("divvy-clients", &[]),
     ("divvy-clearml-stub", &["divvy-testkit"]),
@@ -201,12 +205,24 @@ const CORE: Tree = Tree {
         ("docker", &[]),
         ("lease", &["units"]),
         ("mig", &["units"]),
-        ("simulate", &["mig"]),
         ("model", &["units", "mig"]),
         ("reconcile", &["units", "model"]),
         ("placement", &["units", "mig", "model"]),
+        ("cluster", &["placement"]),
         ("project", &["units", "model", "placement"]),
         ("plan", &["units", "mig", "model", "placement", "project"]),
+        (
+            "simulate",
+            &[
+                "units",
+                "mig",
+                "model",
+                "placement",
+                "cluster",
+                "project",
+                "plan",
+            ],
+        ),
         ("resize", &["units", "model", "placement", "project"]),
         (
             "explain",

@@ -9,11 +9,13 @@ use crate::cargo::root;
 use crate::sources::sources;
 
 /// Packages of the table, and where each has its tests.
-const TESTS: [(&str, &str); 4] = [
+const TESTS: [(&str, &str); 6] = [
     ("divvy-agent", "crates/agent/tests/it"),
     ("divvy-core", "crates/core/tests/it"),
+    ("divvy-cli", "crates/cli/src"),
     ("divvy-e2e", "tests/e2e/tests/it"),
     ("divvy-shim", "crates/shim/tests/it"),
+    ("divvy-slurm", "crates/slurm/tests/it"),
 ];
 
 /// `crash::exhaustive` of every file that has a module of that name, with its package.

@@ -10,7 +10,7 @@
 //!                    └──────────┴──────────┴──► explain ──► texts and estimates    reads the decision
 //! ```
 //!
-//! The code has twelve rooms. Imports between rooms run one way:
+//! The code has thirteen rooms. Imports between rooms run one way:
 //!
 //! | room | for | may use |
 //! |---|---|---|
@@ -18,7 +18,8 @@
 //! | [`docker`] | flags of `docker run` that a container job may use | |
 //! | [`lease`] | leases of a GPU's compute time | `units` |
 //! | [`mig`] | MIG geometry: profiles, layouts, placements, recovery | `units` |
-//! | [`simulate`] | simulations of MIG placement policies | `mig` |
+//! | [`cluster`] | which node of several a request goes to | `placement` |
+//! | [`simulate`] | simulations of placement on GPUs and in clusters, and of queues | `units`, `mig`, `model`, `placement`, `cluster`, `project`, `plan` |
 //! | `model` | the node as plain data: GPUs, requests, queues, jobs | `units`, `mig` |
 //! | [`reconcile`] | the driver's figures against the ledgers: bypasses | `units`, `model` |
 //! | `placement` | occupancy, fit, placement, backfill, pinned allocation | `units`, `mig`, `model` |
@@ -28,6 +29,7 @@
 //! | `explain` | reasons, suggestions, estimates | `units`, `mig`, `model`, `placement`, `project`, `plan`, `resize` |
 #![forbid(unsafe_code)]
 
+pub mod cluster;
 pub mod docker;
 mod explain;
 pub mod lease;

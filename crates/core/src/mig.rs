@@ -21,7 +21,7 @@
 //! nominal size from a profile's name. The agent creates and destroys instances.
 //!
 //! May use: `units`.
-//! Used by: `simulate`, `model`, `placement`, `plan`, `explain`.
+//! Used by: `model`, `placement`, `plan`, `simulate`, `explain`.
 
 mod batch;
 mod choose;
@@ -33,6 +33,7 @@ pub(crate) mod occupancy;
 mod place;
 pub mod recover;
 mod repack;
+mod shortage;
 mod table;
 mod uuid;
 

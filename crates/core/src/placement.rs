@@ -10,18 +10,24 @@
 //! devices that another scheduler has chosen.
 //!
 //! May use: `units`, `mig`, `model`.
-//! Used by: `project`, `plan`, `resize`, `explain`.
+//! Used by: `cluster`, `project`, `plan`, `simulate`, `resize`, `explain`.
 
 pub(crate) mod backfill;
 pub(crate) mod fit;
+pub(crate) mod hosts;
 pub(crate) mod occupancy;
 pub mod pinned;
+pub(crate) mod rank;
+
+use std::ops::Range;
 
 use crate::mig::Candidate;
 use crate::model::request::Request;
 use crate::model::slice::MigGrant;
 use crate::placement::fit::{GrantSize, RequestShape, fit};
 use crate::placement::occupancy::{GpuUsage, NodeUsage};
+use crate::placement::rank::{LeftOver, tightest_first};
+use crate::units::JobId;
 
 /// What one GPU of the node would grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +60,34 @@ pub(crate) fn place(
     request: &Request,
     admit: impl Fn(&GpuUsage<'_>, &Offer) -> bool,
 ) -> Option<Vec<Offer>> {
-    let usages = node.gpus.iter().enumerate();
+    place_among(node, 0..node.gpus.len(), request, admit)
+}
+
+/// The same for a job: where the GPUs are on several hosts, on one of them that has room for its CPU and memory.
+pub(crate) fn place_job(
+    node: &NodeUsage<'_>,
+    job: JobId,
+    request: &Request,
+    admit: impl Fn(&GpuUsage<'_>, &Offer) -> bool,
+) -> Option<Vec<Offer>> {
+    let Some(hosts) = &node.hosts else {
+        return place(node, request, admit);
+    };
+    hosts.place(node, job, |gpus, accepts| {
+        place_among(node, gpus, request, |usage, offer| {
+            accepts(offer.position) && admit(usage, offer)
+        })
+    })
+}
+
+/// The best of the GPUs at these positions.
+fn place_among(
+    node: &NodeUsage<'_>,
+    positions: Range<usize>,
+    request: &Request,
+    admit: impl Fn(&GpuUsage<'_>, &Offer) -> bool,
+) -> Option<Vec<Offer>> {
+    let usages = positions.clone().zip(&node.gpus[positions]);
     let mut offers: Vec<Offer> = usages
         .filter_map(|(position, usage)| offer(position, usage, request, &admit))
         .collect();
@@ -63,11 +96,13 @@ pub(crate) fn place(
         RequestShape::Parts { count, .. } => {
             let (mut instances, mut parts): (Vec<Offer>, Vec<Offer>) =
                 offers.into_iter().partition(|offer| offer.mig.is_some());
-            // A stable sort keeps the order of indices.
-            parts.sort_by_key(|offer| {
+            tightest_first(&mut parts, |offer| {
                 let usage = &node.gpus[offer.position];
-                let share = usage.free_share() - u64::from(offer.size.share.thousandths());
-                (share, usage.free_memory().saturating_sub(offer.size.memory))
+                let memory = usage.free_memory().saturating_sub(offer.size.memory);
+                LeftOver {
+                    share: usage.free_share() - u64::from(offer.size.share.thousandths()),
+                    memory: memory.get(),
+                }
             });
             instances.sort_by_key(|offer| offer.mig.as_ref().map(|choice| choice.candidate.rank));
             // The limiter or MIG instances hold a job to its limit, never both.
@@ -88,6 +123,11 @@ pub(crate) fn place(
 /// Whether the GPUs, with no holder and no unmanaged process, can serve the request.
 pub(crate) fn can_ever_place(empty: &NodeUsage<'_>, request: &Request) -> bool {
     place(empty, request, |_, _| true).is_some()
+}
+
+/// The same for a job, which also has to fit a host.
+pub(crate) fn can_ever_place_job(empty: &NodeUsage<'_>, job: JobId, request: &Request) -> bool {
+    place_job(empty, job, request, |_, _| true).is_some()
 }
 
 /// What this GPU would grant.

@@ -12,23 +12,26 @@
 //! The decision is data: identifiers, positions and figures. `explain` reads it afterwards and words the reasons.
 //!
 //! May use: `units`, `mig`, `model`, `placement`, `project`.
-//! Used by: `explain`.
+//! Used by: `simulate`, `explain`.
 
 mod pass;
+mod patterns;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::mig::Placement;
 use crate::model::queue::Order;
 use crate::model::slice::Grant;
 use crate::model::snapshot::Snapshot;
-use crate::placement::occupancy::Assignment;
+use crate::placement::occupancy::{Assignment, NodeUsage};
 use crate::project::{
     PendingPreemption, QueuePosition, QuotaAhead, QuotaExceeded, SchedulingOrder,
 };
 use crate::units::{GpuUuid, JobId, QueueName};
 
 use pass::Pass;
+use patterns::PatternSearch;
 
 /// A job that starts, and what it gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,7 +107,7 @@ pub(crate) enum Cause {
 
 /// Decides. Equal snapshots give equal decisions.
 pub(crate) fn decide(snapshot: &Snapshot) -> Decision {
-    decide_until(snapshot, true, None).0
+    decide_until(snapshot, Extent::All).0
 }
 
 /// Whether the planner starts this job now.
@@ -114,22 +117,91 @@ pub fn starts_now(snapshot: &Snapshot, job: JobId) -> bool {
 
 /// Whether the planner starts this job now, and how many GPUs it looked at to find out.
 pub(crate) fn starts(snapshot: &Snapshot, job: JobId) -> (bool, usize) {
-    let (decision, looks) = decide_until(snapshot, true, Some(job));
-    let starts = decision.starts.last().is_some_and(|start| start.job == job);
+    let (decision, looks) = decide_until(snapshot, Extent::Until(job));
+    let starts = decision.starts.iter().any(|start| start.job == job);
     (starts, looks)
 }
 
-/// `may_preempt`: whether jobs can be preempted. `until`: the last job to consider. Answers how many GPUs were looked
-/// at, too.
-fn decide_until(snapshot: &Snapshot, may_preempt: bool, until: Option<JobId>) -> (Decision, usize) {
-    let mut pass = Pass::new(snapshot, may_preempt);
+fn decide_until(snapshot: &Snapshot, extent: Extent) -> (Decision, usize) {
+    let empty = NodeUsage::empty(&snapshot.gpus);
+    let node = NodeUsage::of(snapshot);
+    let (decision, Considered { looks, .. }) = run(snapshot, node, &empty, true, extent);
+    (decision, looks)
+}
+
+/// Which jobs a pass considers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    All,
+    /// No job after this one.
+    Until(JobId),
+    /// No job once none could start. Each could if all others had ended. The pending jobs are of so many kinds at most:
+    /// jobs of one kind differ by their places only.
+    Starts {
+        kinds: usize,
+    },
+}
+
+/// What a pass leaves besides its decision.
+pub(crate) struct Considered<'n> {
+    /// The occupancy once the decided jobs have started. Preempted jobs still hold theirs.
+    pub(crate) node: NodeUsage<'n>,
+    /// GPUs looked at.
+    looks: usize,
+}
+
+/// Decides on GPUs as they are occupied, which may be on several hosts. The GPUs and holders of the snapshot do not
+/// count here, but for projects and limits of users. `empty`: the same GPUs without holders. `kinds`: the number of
+/// kinds of pending jobs; jobs differ by project, preemptibility, request, need of a host, and a user with a limit.
+///
+/// Only what happens is decided: the blocked jobs after the last one that could have started are not listed.
+pub(crate) fn decide_on<'n>(
+    snapshot: &Snapshot,
+    node: NodeUsage<'n>,
+    empty: &NodeUsage<'n>,
+    kinds: usize,
+) -> (Decision, NodeUsage<'n>) {
+    let (decision, considered) = run(snapshot, node, empty, true, Extent::Starts { kinds });
+    (decision, considered.node)
+}
+
+/// `may_preempt`: whether jobs can be preempted.
+fn run<'n>(
+    snapshot: &Snapshot,
+    node: NodeUsage<'n>,
+    empty: &NodeUsage<'n>,
+    may_preempt: bool,
+    extent: Extent,
+) -> (Decision, Considered<'n>) {
+    let mut pass = Pass::new(snapshot, node, empty, may_preempt, extent);
     let mut decision = Decision {
         cursor: snapshot.cursor,
         ..Decision::default()
     };
     let mut places = vec![0; snapshot.queues.len()];
     let mut order = SchedulingOrder::new(snapshot, queue_order(snapshot), pass.quota());
-    while let Some(at) = order.next(snapshot, pass.quota()) {
+    let mut patterns = PatternSearch::default();
+    // The next so many jobs have been searched for patterns.
+    let mut searched = 0_usize;
+    loop {
+        if searched == 0 && !pass.is_unobstructed() && pass.goes_on() {
+            searched = start_patterns(
+                snapshot,
+                &mut pass,
+                &mut order,
+                &mut patterns,
+                &mut decision,
+            );
+            if let Extent::Until(last) = extent
+                && decision.starts.iter().any(|start| start.job == last)
+            {
+                break;
+            }
+        }
+        let Some(at) = order.next(snapshot, pass.quota()) else {
+            break;
+        };
+        searched = searched.saturating_sub(1);
         let (queue, place) = at;
         let waiting = &snapshot.queues[queue].waiting[place];
         let job = waiting.job;
@@ -160,11 +232,41 @@ fn decide_until(snapshot: &Snapshot, may_preempt: bool, until: Option<JobId>) ->
             // What the head leaves over goes by priority, so that the next plan would consider jobs in the same order.
             order.by_priority(snapshot);
         }
-        if until == Some(job) {
+        let is_last = match extent {
+            Extent::All => false,
+            Extent::Until(last) => job == last,
+            Extent::Starts { kinds } => !pass.goes_on() || pass.known_kinds() >= kinds,
+        };
+        if is_last {
             break;
         }
     }
     pass.finish(decision)
+}
+
+/// Starts jobs that fill GPUs exactly, among the next jobs that yield to each other. Answers how many of them remain.
+fn start_patterns<'a>(
+    snapshot: &'a Snapshot,
+    pass: &mut Pass<'a, '_>,
+    order: &mut SchedulingOrder,
+    patterns: &mut PatternSearch,
+    decision: &mut Decision,
+) -> usize {
+    let Some((queue, segment)) = order.next_yielding(snapshot) else {
+        return 0;
+    };
+    let name = &snapshot.queues[queue].spec.name;
+    let started = patterns.start(pass, &segment, name);
+    let jobs: BTreeSet<JobId> = started.iter().map(|(at, _)| segment[*at].job).collect();
+    order.remove(snapshot, &jobs);
+    let starts = started.into_iter().map(|(at, assignment)| Start {
+        job: segment[at].job,
+        queue: name.clone(),
+        grants: assignment.grants,
+        reclaim: assignment.reclaim,
+    });
+    decision.starts.extend(starts);
+    segment.len() - jobs.len()
 }
 
 /// The waiting jobs as (queue, place in it), in the order in which they are served.

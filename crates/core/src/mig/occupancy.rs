@@ -58,6 +58,12 @@ impl<'a> MigOccupancy<'a> {
         self.held.push((job, placement));
     }
 
+    /// A job has ended: its instance stays, idle.
+    pub(crate) fn release(&mut self, job: JobId, placement: Placement) {
+        self.held.retain(|held| *held != (job, placement));
+        self.idle.push(placement);
+    }
+
     /// Removes an idle instance.
     pub(crate) fn remove(&mut self, placement: Placement) {
         self.idle.retain(|idle| *idle != placement);

@@ -19,10 +19,11 @@
 use std::cmp::Reverse;
 
 use super::layout::Layout;
+use super::shortage::{LOSS, Places};
 use super::table::is_plain;
 use super::{Attribute, Placement, ProfileTable};
 
-/// The placement policy. The planner uses `LeastLoss`; the other policies are for comparison and ignore idle instances.
+/// The placement policy. The planner uses `LeastLoss`; the other policies are for simulations and ignore idle instances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PlacementPolicy<'a> {
     /// The first GPU with room, its lowest start.
@@ -39,6 +40,8 @@ pub enum PlacementPolicy<'a> {
     /// The same with [weights](Layout::possible_by_weight): by id, how often a profile is asked for. Better where large
     /// profiles are not asked for, worse where they are: it stops keeping whole GPUs free.
     DemandWeighted(&'a [(u32, u32)]),
+    /// `LeastLoss` plus a price for every plain profile that runs short in the whole pool ([`shortage`](super::shortage)).
+    PoolLoss,
 }
 
 /// A GPU on which an instance could go.
@@ -93,11 +96,13 @@ impl<'a> MigGpu<'a> {
     /// Every place where an instance of the profile can go now, the best first.
     pub fn candidates(&self, profile: u32, policy: PlacementPolicy<'_>) -> Vec<Candidate> {
         let before = policy.measure(self.table, &self.held);
+        let pool = policy.places(&[*self]);
         let starts = self.held.starts(self.table, profile);
         let mut found: Vec<Candidate> = starts
             .map(|start| {
                 let placement = Placement { profile, start };
-                self.candidate(placement, policy, self.rank(placement, policy, before))
+                let rank = self.rank(placement, policy, before, &pool);
+                self.candidate(placement, policy, rank)
             })
             .collect();
         // Stable: of equal ranks the lowest start stays first.
@@ -106,7 +111,13 @@ impl<'a> MigGpu<'a> {
     }
 
     /// The parts of the rank that can be told without looking at idle instances that would have to go.
-    fn rank(&self, placement: Placement, policy: PlacementPolicy<'_>, before: u64) -> Rank {
+    fn rank(
+        &self,
+        placement: Placement,
+        policy: PlacementPolicy<'_>,
+        before: u64,
+        pool: &Places,
+    ) -> Rank {
         let after = self.held.and(self.table, placement);
         let loss = before.saturating_sub(policy.measure(self.table, &after));
         let free = after.free_slices(self.table);
@@ -119,6 +130,11 @@ impl<'a> MigGpu<'a> {
             PlacementPolicy::DriverDefault => Rank {
                 new: is_last_resort(self.table, placement),
                 loss,
+                ..Rank::default()
+            },
+            PlacementPolicy::PoolLoss => Rank {
+                loss: loss * LOSS + pool.price(self.table, &self.held, &after),
+                free,
                 ..Rank::default()
             },
             PlacementPolicy::LeastLoss | PlacementPolicy::DemandWeighted(_) => Rank {
@@ -166,6 +182,7 @@ pub fn place(
     policy: PlacementPolicy<'_>,
 ) -> Option<(usize, Candidate)> {
     let mut best: Option<(usize, Candidate)> = None;
+    let pool = policy.places(sites);
     for (at, site) in sites.iter().enumerate() {
         if best.is_some() && policy.is_in_order() {
             break;
@@ -178,7 +195,7 @@ pub fn place(
         let before = policy.measure(site.table, &site.held);
         for start in starts {
             let placement = Placement { profile, start };
-            let rank = site.rank(placement, policy, before);
+            let rank = site.rank(placement, policy, before, &pool);
             let hopeless = |(_, best): &(usize, Candidate)| {
                 (best.rank.new, best.rank.loss) < (rank.new, rank.loss)
             };
@@ -211,8 +228,16 @@ impl PlacementPolicy<'_> {
         match self {
             Self::FirstFit | Self::Spread => 0,
             Self::DriverDefault => u64::from(layout.possible_of_all(table)),
-            Self::LeastLoss => u64::from(layout.possible(table)),
+            Self::LeastLoss | Self::PoolLoss => u64::from(layout.possible(table)),
             Self::DemandWeighted(weights) => layout.possible_by_weight(table, weights),
+        }
+    }
+
+    /// The places that the pool has left, where the policy looks at them.
+    fn places(self, sites: &[MigGpu<'_>]) -> Places {
+        match self {
+            Self::PoolLoss => Places::of(sites),
+            _ => Places::default(),
         }
     }
 

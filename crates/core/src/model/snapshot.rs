@@ -104,6 +104,10 @@ pub struct PendingJob {
     /// Its order key among the jobs of its queue.
     #[serde(default)]
     pub turn: OrderKey,
+    /// With backfill, behind the first job that does not fit: jobs of its queue and priority that fill a GPU exactly
+    /// may start before it. A job yields while it has waited for a short time only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub yields: bool,
 }
 
 impl PendingJob {
@@ -114,6 +118,7 @@ impl PendingJob {
             request,
             owner: SchedulingClass::default(),
             turn: OrderKey::default(),
+            yields: false,
         }
     }
 }

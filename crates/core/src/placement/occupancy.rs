@@ -9,6 +9,7 @@ use crate::model::gpu::{Gpu, Mode};
 use crate::model::slice::{Grant, label};
 use crate::model::snapshot::{AllocatedJob, Snapshot};
 use crate::placement::fit::UnmetConstraint;
+use crate::placement::hosts::{HostNeed, HostTable, HostUsage};
 use crate::placement::{MigPlacementChoice, Offer};
 use crate::units::{Bytes, GpuUuid, JobId, QueueName};
 
@@ -16,6 +17,8 @@ use crate::units::{Bytes, GpuUuid, JobId, QueueName};
 #[derive(Clone)]
 pub(crate) struct NodeUsage<'a> {
     pub(crate) gpus: Vec<GpuUsage<'a>>,
+    /// `None`: all GPUs are on one host, of which nothing else counts.
+    pub(crate) hosts: Option<HostUsage<'a>>,
 }
 
 /// One GPU and its holders.
@@ -83,7 +86,25 @@ impl<'a> NodeUsage<'a> {
         };
         let mut usages: Vec<GpuUsage<'a>> = gpus.iter().map(usage).collect();
         usages.sort_by(|a, b| (a.gpu.index, &a.gpu.uuid).cmp(&(b.gpu.index, &b.gpu.uuid)));
-        Self { gpus: usages }
+        Self {
+            gpus: usages,
+            hosts: None,
+        }
+    }
+
+    /// The same GPUs on several hosts. The table counts positions in the order of GPU indices.
+    #[must_use]
+    pub(crate) fn on_hosts(self, table: &'a HostTable<'a>) -> Self {
+        Self {
+            hosts: Some(HostUsage::new(table)),
+            ..self
+        }
+    }
+
+    /// What the job needs of its host beside GPUs.
+    pub(crate) fn need(&self, job: JobId) -> HostNeed {
+        let hosts = self.hosts.as_ref();
+        hosts.map_or_else(HostNeed::default, |hosts| hosts.need(job))
     }
 
     /// The GPUs as observed. Grants on GPUs that are gone count nowhere.
@@ -169,6 +190,28 @@ impl<'a> NodeUsage<'a> {
         }
     }
 
+    /// A job has ended. Its MIG instances stay, idle.
+    pub(crate) fn release(&mut self, job: JobId, grants: &[Grant]) {
+        if let Some(hosts) = &mut self.hosts {
+            hosts.release(job);
+        }
+        for grant in grants {
+            let its = |holder: &mut Holder| holder.job == job;
+            let Some(position) = self.position(grant) else {
+                continue;
+            };
+            let usage = &mut self.gpus[position];
+            if usage.holders.extract_if(.., its).next().is_some() {
+                usage.releases.take();
+                usage.used_share -= u64::from(grant.share.thousandths());
+                usage.used_memory = usage.used_memory.saturating_sub(grant.memory);
+                if let (Some(mig), Some(instance)) = (&mut usage.mig, grant.mig) {
+                    mig.release(job, instance.placement);
+                }
+            }
+        }
+    }
+
     /// The occupancy once these jobs have ended.
     pub(crate) fn without(&self, gone: &BTreeSet<JobId>) -> Self {
         let mut node = self.clone();
@@ -180,6 +223,9 @@ impl<'a> NodeUsage<'a> {
                 mig.vacate();
             }
             stay.append(&mut usage.holders);
+        }
+        if let Some(hosts) = &mut node.hosts {
+            hosts.vacate();
         }
         for Holder {
             job,
@@ -202,12 +248,21 @@ impl<'a> NodeUsage<'a> {
         its.map(|holder| holder.grant.clone()).collect()
     }
 
+    /// The position of the GPU of a grant.
+    fn position(&self, grant: &Grant) -> Option<usize> {
+        let is_its = |usage: &GpuUsage<'_>| usage.gpu.uuid == grant.gpu;
+        // GPUs are in order of index, so most are at their own.
+        let hint = usize::try_from(grant.index).ok();
+        let hint = hint.filter(|at| self.gpus.get(*at).is_some_and(is_its));
+        hint.or_else(|| self.gpus.iter().position(is_its))
+    }
+
     fn add_holder(&mut self, job: JobId, queue: &QueueName, grant: Grant, is_reserved: bool) {
-        if let Some(usage) = self
-            .gpus
-            .iter_mut()
-            .find(|usage| usage.gpu.uuid == grant.gpu)
-        {
+        if let Some(position) = self.position(&grant) {
+            let usage = &mut self.gpus[position];
+            if let Some(hosts) = &mut self.hosts {
+                hosts.hold(job, position);
+            }
             usage.releases.take();
             usage.used_share += u64::from(grant.share.thousandths());
             usage.used_memory = usage.used_memory.saturating_add(grant.memory);

@@ -4,12 +4,14 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Cause, Decision, Preempt, UnplacedJob, decide_until};
+use super::{Cause, Considered, Decision, Extent, Preempt, UnplacedJob, run};
 use crate::model::request::Request;
 use crate::model::snapshot::{AllocatedJob, PendingJob, Snapshot};
 use crate::placement::backfill::delays_reserved;
+use crate::placement::fit::{GrantSize, RequestShape, fit};
+use crate::placement::hosts::HostNeed;
 use crate::placement::occupancy::{Assignment, GpuUsage, NodeUsage};
-use crate::placement::{Offer, can_ever_place, place};
+use crate::placement::{Offer, can_ever_place_job, place_job};
 use crate::project::{
     PendingPreemption, QueuePosition, QuotaAhead, QuotaLedger, QuotaRequest, QuotaRule, Resources,
     UserLedger, Victims, delays_same_project, find_victims, of_offers, place_within, quota_cost,
@@ -20,16 +22,18 @@ use crate::units::{JobId, QueueName, UserName};
 const DEEPEST_BACKFILL: usize = 64;
 
 /// A pass over the pending jobs.
-pub(super) struct Pass<'a> {
+pub(super) struct Pass<'a, 'n> {
     snapshot: &'a Snapshot,
     may_preempt: bool,
+    /// The caller has refused jobs that could never fit.
+    all_fit_ever: bool,
     /// How many jobs have started.
     starts: usize,
     /// With projects, those jobs.
     started: Vec<AllocatedJob>,
-    node: NodeUsage<'a>,
+    node: NodeUsage<'n>,
     /// The GPUs without any holder.
-    empty: NodeUsage<'a>,
+    empty: &'a NodeUsage<'n>,
     /// `None` without projects.
     quota: Option<QuotaLedger<'a>>,
     /// `None` where no user has a limit.
@@ -42,7 +46,7 @@ pub(super) struct Pass<'a> {
     /// The first job of each user that the user's limit keeps waiting.
     blocked_by_user_limit: BTreeMap<&'a UserName, Arc<QuotaAhead>>,
     /// Why the next job of this kind with this request waits. A pass releases no GPU, so the cause stays true.
-    known_causes: BTreeMap<(Kind<'a>, &'a Request), Cause>,
+    known_causes: BTreeMap<Alike<'a>, Cause>,
     preempts: Vec<Preempt>,
     again_in_s: Option<u64>,
     /// GPUs looked at.
@@ -55,19 +59,28 @@ type ProjectKind = (usize, bool);
 /// Jobs that the same rules bind; the user only where the user has a limit.
 type Kind<'a> = (ProjectKind, Option<&'a UserName>);
 
+/// Jobs that the planner cannot tell apart but by their places: kind, request, and what they need of a host.
+type Alike<'a> = (Kind<'a>, &'a Request, HostNeed);
+
 /// The first of the jobs ahead.
 const HEAD: usize = 0;
 
-impl<'a> Pass<'a> {
-    pub(super) fn new(snapshot: &'a Snapshot, may_preempt: bool) -> Self {
-        let empty = NodeUsage::empty(&snapshot.gpus);
+impl<'a, 'n> Pass<'a, 'n> {
+    pub(super) fn new(
+        snapshot: &'a Snapshot,
+        node: NodeUsage<'n>,
+        empty: &'a NodeUsage<'n>,
+        may_preempt: bool,
+        extent: Extent,
+    ) -> Self {
         Self {
             snapshot,
             may_preempt,
+            all_fit_ever: matches!(extent, Extent::Starts { .. }),
             starts: 0,
             started: Vec::new(),
-            node: NodeUsage::of(snapshot),
-            quota: QuotaLedger::of(snapshot, &empty),
+            node,
+            quota: QuotaLedger::of(snapshot, empty),
             users: UserLedger::of(snapshot),
             empty,
             backfill: snapshot.backfill,
@@ -90,8 +103,18 @@ impl<'a> Pass<'a> {
         self.ahead.is_empty()
     }
 
-    /// Completes the decision, and returns how many GPUs the pass examined.
-    pub(super) fn finish(self, decision: Decision) -> (Decision, usize) {
+    /// Whether a job that is considered now could still start.
+    pub(super) fn goes_on(&self) -> bool {
+        self.ahead.is_empty() || (self.backfill && self.ahead.len() < DEEPEST_BACKFILL)
+    }
+
+    /// Kinds of jobs that this pass starts no more.
+    pub(super) fn known_kinds(&self) -> usize {
+        self.known_causes.len()
+    }
+
+    /// Completes the decision. The occupancy is that of the decision carried out, without its preemptions.
+    pub(super) fn finish(self, decision: Decision) -> (Decision, Considered<'n>) {
         let head = self.ahead.first().map(|(waiting, _)| waiting.job);
         let decision = Decision {
             head: head.filter(|_| self.quota.is_some()),
@@ -100,7 +123,11 @@ impl<'a> Pass<'a> {
             replan_in_s: self.again_in_s,
             ..decision
         };
-        (decision, self.looks.get())
+        let considered = Considered {
+            node: self.node,
+            looks: self.looks.get(),
+        };
+        (decision, considered)
     }
 
     /// Starts the job, or finds the cause that keeps it waiting.
@@ -124,11 +151,12 @@ impl<'a> Pass<'a> {
         let users = self.users.as_ref();
         let user = users.and_then(|users| users.limited_user(owner));
         let kind = ((project, owner.preemptible), user);
-        if let Some(cause) = self.known_causes.get(&(kind, request)) {
+        let alike = (kind, request, self.node.need(*job));
+        if let Some(cause) = self.known_causes.get(&alike) {
             return Err(cause.clone());
         }
-        if !can_ever_place(&self.empty, request) {
-            self.known_causes.insert((kind, request), Cause::NeverFits);
+        if !self.all_fit_ever && !can_ever_place_job(self.empty, *job, request) {
+            self.known_causes.insert(alike, Cause::NeverFits);
             return Err(Cause::NeverFits);
         }
         if let Some(cause) = self.user_limit_block(kind, waiting) {
@@ -137,27 +165,12 @@ impl<'a> Pass<'a> {
         if let Some(cause) = self.quota_block(kind, waiting, at) {
             return Err(cause);
         }
-        let goes_on =
-            self.ahead.is_empty() || (self.backfill && self.ahead.len() < DEEPEST_BACKFILL);
-        if !goes_on {
-            self.known_causes
-                .insert((kind, request), Cause::Behind(HEAD));
+        if !self.goes_on() {
+            self.known_causes.insert(alike, Cause::Behind(HEAD));
             return Err(Cause::Behind(HEAD));
         }
         if let Some(offers) = self.place_without_delaying(&self.ahead, waiting) {
-            let assignment = self.node.assign(*job, queue, &offers);
-            self.starts += 1;
-            if let Some(users) = &mut self.users {
-                users.add(owner, Resources::of(&assignment.grants).gpus);
-            }
-            if let Some(ledger) = &mut self.quota {
-                ledger.add_starting(*job, owner, Resources::of(&assignment.grants));
-                self.started.push(AllocatedJob {
-                    owner: owner.clone(),
-                    ..AllocatedJob::new(*job, queue.clone(), assignment.grants.clone())
-                });
-            }
-            return Ok(assignment);
+            return Ok(self.start(waiting, queue, &offers));
         }
         let preemption = self.preempt_for(waiting);
         let delayed = self.delayed_job(waiting);
@@ -172,8 +185,93 @@ impl<'a> Pass<'a> {
             true => cause.clone(),
             false => Cause::Behind(this),
         };
-        self.known_causes.insert((kind, request), next);
+        self.known_causes.insert(alike, next);
         Err(cause)
+    }
+
+    /// Gives the offers to the job.
+    pub(super) fn start(
+        &mut self,
+        waiting: &PendingJob,
+        queue: &QueueName,
+        offers: &[Offer],
+    ) -> Assignment {
+        let PendingJob { job, owner, .. } = waiting;
+        let assignment = self.node.assign(*job, queue, offers);
+        self.starts += 1;
+        if let Some(users) = &mut self.users {
+            users.add(owner, Resources::of(&assignment.grants).gpus);
+        }
+        if let Some(ledger) = &mut self.quota {
+            ledger.add_starting(*job, owner, Resources::of(&assignment.grants));
+            self.started.push(AllocatedJob {
+                owner: owner.clone(),
+                ..AllocatedJob::new(*job, queue.clone(), assignment.grants.clone())
+            });
+        }
+        assignment
+    }
+
+    pub(super) fn node(&self) -> &NodeUsage<'n> {
+        &self.node
+    }
+
+    /// Whether only room decides about the job, and is not known to be missing.
+    pub(super) fn is_open(&self, waiting: &PendingJob) -> bool {
+        let users = self.users.as_ref();
+        let is_limited = users.is_some_and(|users| users.limited_user(&waiting.owner).is_some());
+        let kind = ((0, waiting.owner.preemptible), None);
+        let alike = (kind, &waiting.request, self.node.need(waiting.job));
+        !is_limited && self.quota.is_none() && !self.known_causes.contains_key(&alike)
+    }
+
+    /// Where the job could start without delaying a job ahead.
+    pub(super) fn offers(&self, waiting: &PendingJob) -> Option<Vec<Offer>> {
+        self.place_without_delaying(&self.ahead, waiting)
+    }
+
+    /// Whether the shared GPU at this position has room for the job's part.
+    pub(super) fn fits_alone(
+        &self,
+        position: usize,
+        usage: &GpuUsage<'_>,
+        waiting: &PendingJob,
+    ) -> bool {
+        self.looks.update(|looks| looks + 1);
+        let need = self.node.need(waiting.job);
+        let hosts = self.node.hosts.as_ref();
+        let is_part = matches!(
+            RequestShape::of(waiting.request.amount),
+            RequestShape::Parts { count: 1, .. }
+        );
+        is_part
+            && usage.mig.is_none()
+            && hosts.is_none_or(|hosts| hosts.accepts(need, position))
+            && fit(usage, &waiting.request).is_ok()
+    }
+
+    /// Whether the host of the GPU at this position has so much left.
+    pub(super) fn has_host_room(&self, position: usize, need: HostNeed) -> bool {
+        let hosts = self.node.hosts.as_ref();
+        hosts.is_none_or(|hosts| hosts.has_room(hosts.table().host_of(position), need))
+    }
+
+    /// Whether a part of this size on the GPU delays no job ahead.
+    pub(super) fn spares(
+        &self,
+        position: usize,
+        usage: &GpuUsage<'_>,
+        size: GrantSize,
+        need: HostNeed,
+    ) -> bool {
+        self.looks.update(|looks| looks + self.ahead.len());
+        let offer = Offer {
+            position,
+            size,
+            mig: None,
+        };
+        let mut ahead = self.ahead.iter();
+        !ahead.any(|(ahead, _)| self.delays_ahead(usage, need, &offer, ahead))
     }
 
     /// Records a job that later jobs wait behind.
@@ -196,10 +294,11 @@ impl<'a> Pass<'a> {
             ..
         } = waiting;
         let users = self.users.as_ref()?;
-        let need = quota_cost(&self.empty, request).gpus;
+        let need = quota_cost(self.empty, request).gpus;
         if let Some(never) = users.never(owner, need) {
             let cause = Cause::Quota(Arc::new(never));
-            self.known_causes.insert((kind, request), cause.clone());
+            let alike = (kind, request, self.node.need(*job));
+            self.known_causes.insert(alike, cause.clone());
             return Some(cause);
         }
         if let Some(ahead) = self.blocked_by_user_limit.get(user) {
@@ -231,7 +330,8 @@ impl<'a> Pass<'a> {
         let need = ledger.cost(request);
         if let Some(never) = ledger.never_within_quota(owner, need) {
             let cause = Cause::Quota(Arc::new(never));
-            self.known_causes.insert((kind, request), cause.clone());
+            let alike = (kind, request, self.node.need(*job));
+            self.known_causes.insert(alike, cause.clone());
             return Some(cause);
         }
         let project_kind = kind.0;
@@ -310,7 +410,11 @@ impl<'a> Pass<'a> {
             .held
             .extend(stay.filter(|held| !gone.contains(&held.job)).cloned());
         after.head = Some(job);
-        let (decision, looks) = decide_until(&after, false, Some(job));
+        let leaving = self.snapshot.held.iter().filter(|held| held.leaving);
+        let gone = leaving.map(|held| held.job).chain(gone.iter().copied());
+        let node = self.node.without(&gone.collect());
+        let (decision, Considered { looks, .. }) =
+            run(&after, node, self.empty, false, Extent::Until(job));
         self.looks.update(|so_far| so_far + looks);
         decision.starts.iter().any(|start| start.job == job)
     }
@@ -360,8 +464,25 @@ impl<'a> Pass<'a> {
         }
         let mut with = users.clone();
         with.add(&waiting.owner, of_offers(offers).gpus);
-        let need = quota_cost(&self.empty, &ahead.request).gpus;
+        let need = quota_cost(self.empty, &ahead.request).gpus;
         with.exceeded(&ahead.owner, need).is_some()
+    }
+
+    /// Whether the job on this GPU could ever keep the job ahead from the GPU or its host.
+    fn delays_ahead(
+        &self,
+        usage: &GpuUsage<'_>,
+        new: HostNeed,
+        offer: &Offer,
+        ahead: &PendingJob,
+    ) -> bool {
+        let Some(hosts) = &self.node.hosts else {
+            return delays_reserved(usage, offer, &ahead.request);
+        };
+        let shape = RequestShape::of(ahead.request.amount);
+        hosts.could_use(offer.position, ahead.job, shape)
+            && (delays_reserved(usage, offer, &ahead.request)
+                || hosts.delays(offer.position, new, ahead.job))
     }
 
     /// Places the job where it delays none of these, within what its project and its user may take beside them.
@@ -372,15 +493,16 @@ impl<'a> Pass<'a> {
     ) -> Option<Vec<Offer>> {
         let looks = self.node.gpus.len() * (1 + ahead.len());
         self.looks.update(|so_far| so_far + looks);
+        let need = self.node.need(waiting.job);
         let ahead = || ahead.iter().map(|(ahead, _)| *ahead);
         let spares = |usage: &GpuUsage<'_>, offer: &Offer| {
-            !ahead().any(|ahead| delays_reserved(usage, offer, &ahead.request))
+            !ahead().any(|ahead| self.delays_ahead(usage, need, offer, ahead))
         };
         let offers = match (&self.quota, &self.users) {
-            (None, None) => return place(&self.node, &waiting.request, spares),
+            (None, None) => return place_job(&self.node, waiting.job, &waiting.request, spares),
             (None, Some(users)) => {
                 let most = users.remaining(&waiting.owner);
-                place_within(&self.node, &waiting.request, most, spares)?
+                place_within(&self.node, waiting.job, &waiting.request, most, spares)?
             }
             (Some(ledger), _) => {
                 let (asking, nobody) = (self.quota_request(ledger, waiting), BTreeSet::new());

@@ -17,7 +17,7 @@ use super::allowance::of_offers;
 use super::{QuotaLedger, QuotaRequest, Resources};
 use crate::model::snapshot::{PendingJob, Snapshot};
 use crate::placement::Offer;
-use crate::units::Gpus;
+use crate::units::{Gpus, JobId};
 
 /// A pending job: the index of its queue, and its place there.
 pub(crate) type QueuePosition = (usize, usize);
@@ -75,6 +75,34 @@ impl SchedulingOrder {
             }
             (Self::Queues(turns), _) => turns.pop_front(),
             (Self::Projects(_), None) => None,
+        }
+    }
+
+    /// The queue of the next job, and that job with those that follow it, as long as they are of its queue and priority
+    /// and yield. `None` with projects, whose order changes with every start.
+    pub(crate) fn next_yielding<'a>(
+        &self,
+        snapshot: &'a Snapshot,
+    ) -> Option<(usize, Vec<&'a PendingJob>)> {
+        let Self::Queues(turns) = self else {
+            return None;
+        };
+        let (queue, place) = *turns.front()?;
+        let first = at(snapshot, (queue, place));
+        let follows = |turn: &&QueuePosition| {
+            let other = at(snapshot, **turn);
+            turn.0 == queue && other.yields && other.owner.priority == first.owner.priority
+        };
+        let segment = turns.iter().take_while(follows);
+        Some((queue, segment.map(|turn| at(snapshot, *turn)).collect()))
+    }
+
+    /// Takes these jobs out of the order.
+    pub(crate) fn remove(&mut self, snapshot: &Snapshot, jobs: &BTreeSet<JobId>) {
+        if let Self::Queues(turns) = self
+            && !jobs.is_empty()
+        {
+            turns.retain(|turn| !jobs.contains(&at(snapshot, *turn).job));
         }
     }
 

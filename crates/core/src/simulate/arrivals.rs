@@ -2,7 +2,7 @@
 
 use super::mix::Demand;
 use super::pool::Arrival;
-use super::random::Random;
+use crate::cluster::random::Random;
 use crate::mig::ProfileTable;
 
 /// Arrivals without end: the same seed draws the same, whatever becomes of them.

@@ -21,6 +21,9 @@ pub enum Policy {
     DemandWeighted,
     /// Least loss where what jobs leave is kept as idle instances and taken again: what the daemon does.
     Planner,
+    /// The least loss with a price for profiles that run short in the pool. Idle instances decide nothing, and after each
+    /// change they are created anew where the next request for their profile goes.
+    IdleRepack,
     /// The best that any policy can do that refuses nothing it has a place for. For one GPU only.
     Optimal,
     /// Accepts each request that would fit after a repack of all instances: no policy, but a bound for all.
@@ -28,20 +31,26 @@ pub enum Policy {
 }
 
 impl Policy {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::FirstFit,
         Self::Spread,
         Self::DriverDefault,
         Self::LeastLoss,
         Self::DemandWeighted,
         Self::Planner,
+        Self::IdleRepack,
         Self::Optimal,
         Self::FreeRepack,
     ];
 
     /// Whether what jobs leave is kept, to be taken again.
     pub fn keeps_idle(self) -> bool {
-        self == Self::Planner
+        matches!(self, Self::Planner | Self::IdleRepack)
+    }
+
+    /// Whether idle instances move to the places that are taken next.
+    pub fn repacks_idle(self) -> bool {
+        self == Self::IdleRepack
     }
 
     /// As it is written.
@@ -53,6 +62,7 @@ impl Policy {
             Self::LeastLoss => "least-loss",
             Self::DemandWeighted => "demand-weighted",
             Self::Planner => "planner",
+            Self::IdleRepack => "idle-repack",
             Self::Optimal => "optimal",
             Self::FreeRepack => "free-repack",
         }
@@ -104,6 +114,7 @@ impl Placer {
             Policy::Spread => Self::Plain(mig::PlacementPolicy::Spread),
             Policy::DriverDefault => Self::Plain(mig::PlacementPolicy::DriverDefault),
             Policy::LeastLoss | Policy::Planner => Self::Plain(mig::PlacementPolicy::LeastLoss),
+            Policy::IdleRepack => Self::Plain(mig::PlacementPolicy::PoolLoss),
             Policy::DemandWeighted => {
                 let weight = |(id, part): &(u32, f64)| (*id, (part * 1e6).round() as u32);
                 Self::Weighted(demand.parts.iter().map(weight).collect())

@@ -33,6 +33,8 @@ pub struct RunResult {
     pub reused: u64,
     /// Idle instances that were destroyed because their slices were needed.
     pub destroyed: u64,
+    /// Idle instances that were destroyed and created anew elsewhere, before a request needed either place.
+    pub relaid: u64,
     /// Of all compute slices, those in use, over the time that was counted.
     pub in_use: f64,
 }
@@ -85,6 +87,7 @@ pub struct Pool<'a> {
     fitting: Fitting,
     how: How,
     keeps_idle: bool,
+    repacks_idle: bool,
 }
 
 enum How {
@@ -141,6 +144,7 @@ impl<'a> Pool<'a> {
             fitting: Layouts::of(table, demand).fitting().clone(),
             how,
             keeps_idle: policy.keeps_idle(),
+            repacks_idle: policy.repacks_idle(),
         })
     }
 
@@ -166,6 +170,7 @@ impl<'a> Pool<'a> {
                 by_layout: 0,
                 reused: 0,
                 destroyed: 0,
+                relaid: 0,
                 in_use: 0.0,
             },
         };
@@ -175,6 +180,9 @@ impl<'a> Pool<'a> {
                 counted_from = arrival.at;
             }
             state.pass_to(arrival.at, nth > skip);
+            if self.repacks_idle {
+                state.repack_idle(nth >= skip);
+            }
             state.arrive(arrival, nth, nth >= skip);
         }
         let all = f64::from(self.gpus) * f64::from(self.table.compute_slices);
@@ -295,6 +303,54 @@ impl State<'_> {
             wanted,
             place: chosen.map(|(gpu, chosen)| (gpu, chosen.placement)),
         });
+    }
+
+    /// Creates each idle instance anew where the next request for its profile goes. Of several with one profile the first
+    /// goes there, and the next where a second request would go. An instance that already lies there stays.
+    ///
+    /// The repack comes between two arrivals, as if destroying and creating took no time: a bound for what a daemon gains.
+    fn repack_idle(&mut self, counted: bool) {
+        let How::Place(placer) = &self.pool.how else {
+            return;
+        };
+        let mut idle: Vec<(u32, usize, Placement)> = Vec::new();
+        for (gpu, site) in self.gpus.iter_mut().enumerate() {
+            let taken = site.idle.drain(..);
+            idle.extend(taken.map(|placement| (placement.profile, gpu, placement)));
+        }
+        idle.sort_unstable();
+        let mut layouts: Vec<Layout> = self.gpus.iter().map(|gpu| gpu.held).collect();
+        let mut laid = Vec::new();
+        // The larger first: it has fewer places.
+        let order = |id: &(u32, usize, Placement)| std::cmp::Reverse(self.pool.slices(id.0));
+        let mut waiting = idle.clone();
+        waiting.sort_by_key(order);
+        for (profile, ..) in waiting {
+            let sites: Vec<MigGpu<'_>> = layouts
+                .iter()
+                .map(|held| MigGpu {
+                    table: self.pool.table,
+                    held: *held,
+                    idle: &[],
+                })
+                .collect();
+            let Some((gpu, chosen)) = placer.place(&sites, profile) else {
+                continue;
+            };
+            let placement = chosen.placement;
+            if let Some(with) = layouts[gpu].with(self.pool.table, placement) {
+                layouts[gpu] = with;
+                laid.push((profile, gpu, placement));
+            }
+        }
+        for (_, gpu, placement) in &laid {
+            self.gpus[*gpu].idle.push(*placement);
+        }
+        let moved = laid.iter().filter(|place| !idle.contains(place)).count() as u64;
+        self.run.relaid += if counted { moved } else { 0 };
+        for gpu in &mut self.gpus {
+            gpu.idle.sort_unstable();
+        }
     }
 
     fn sites(&self) -> Vec<MigGpu<'_>> {

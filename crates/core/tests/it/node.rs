@@ -13,6 +13,8 @@ use divvy_core::{
 pub struct Node {
     pub snapshot: Snapshot,
     submitted: u64,
+    /// Each job with a multiple of this number yields; 0: none does.
+    pub yields: u64,
 }
 
 /// A GPU of 80 GiB, all of it usable, so that figures in tests are round.
@@ -88,6 +90,7 @@ impl Node {
         let mut node = Self {
             snapshot: Snapshot::default(),
             submitted: 0,
+            yields: 0,
         };
         node.snapshot.gpus = (0..gpus).map(gpu).collect();
         let words: Vec<&str> = queues.split_whitespace().collect();
@@ -156,7 +159,10 @@ impl Node {
     pub fn submit_request(&mut self, queue: &str, request: Request) -> u64 {
         self.submitted += 1;
         let job = self.submitted;
-        let waiting = PendingJob::new(JobId(job), request);
+        let waiting = PendingJob {
+            yields: self.yields > 0 && job.is_multiple_of(self.yields),
+            ..PendingJob::new(JobId(job), request)
+        };
         self.queue(queue).waiting.push(waiting);
         job
     }

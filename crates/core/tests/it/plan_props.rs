@@ -133,13 +133,16 @@ fn nodes() -> impl Strategy<Value = Node> {
         "a=0.25 b=2 c=0.125",
         "a=1-4 b=0.5 c=0.75",
     ]);
-    (gpus(), queues, any::<bool>(), any::<bool>()).prop_map(|(gpus, queues, fair, backfill)| {
-        let mut node = Node::new(0, queues);
-        node.snapshot.gpus = gpus;
-        node.snapshot.order = if fair { Order::Fairness } else { Order::Strict };
-        node.snapshot.backfill = backfill;
-        node
-    })
+    (gpus(), queues, any::<bool>(), any::<bool>(), 0..4_u64).prop_map(
+        |(gpus, queues, fair, backfill, yields)| {
+            let mut node = Node::new(0, queues);
+            node.snapshot.gpus = gpus;
+            node.snapshot.order = if fair { Order::Fairness } else { Order::Strict };
+            node.snapshot.backfill = backfill;
+            node.yields = yields;
+            node
+        },
+    )
 }
 
 impl Step {

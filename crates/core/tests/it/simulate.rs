@@ -479,3 +479,51 @@ fn keeping_idle_instances_costs_half_a_point_and_serves_most_from_them() {
         assert!(cost.mean < 0.6 && reused.mean > 70.0);
     }
 }
+
+/// Refused by `idle-repack` and by the least loss, in percent, and the parts of the served requests that found an instance
+/// and that moved one.
+fn idle_repack(row: &Row, count: u64, arrivals: usize) -> (Estimate, Estimate, Estimate, f64) {
+    let percent = |runs: &[RunResult], of: fn(&RunResult) -> f64| -> Vec<f64> {
+        runs.iter().map(|run| of(run) * 100.0).collect()
+    };
+    let least_loss = runs(row, Policy::LeastLoss, count, arrivals);
+    let repack = runs(row, Policy::IdleRepack, count, arrivals);
+    let refused = percent(&repack, RunResult::refused_part);
+    let without = percent(&least_loss, RunResult::refused_part);
+    let served: u64 = repack.iter().map(|run| run.arrived() - run.refused()).sum();
+    let relaid: u64 = repack.iter().map(|run| run.relaid).sum();
+    (
+        Estimate::of(&refused).unwrap(),
+        Estimate::of_differences(&refused, &without).unwrap(),
+        Estimate::of(&percent(&repack, RunResult::reused_part)).unwrap(),
+        relaid as f64 / served as f64,
+    )
+}
+
+#[test]
+fn an_idle_repack_refuses_fewer_than_the_least_loss() {
+    let row = &SMALL_POOLS[0];
+    let (refused, difference, reused, _) = idle_repack(row, 4, 20_000);
+    assert!(
+        difference.mean + difference.within.unwrap() < 0.0,
+        "{refused:?} {difference:?}"
+    );
+    assert!(reused.mean > 50.0, "{reused:?}");
+}
+
+#[test]
+#[ignore = "some minutes of an optimised build"]
+fn an_idle_repack_of_eight_gpus_refuses_less_than_7_56_percent() {
+    for row in &SMALL_POOLS {
+        let (refused, difference, reused, relaid) = idle_repack(row, 8, 300_000);
+        println!(
+            "{} GPUs, {}, load {}: idle-repack {refused:.2?}, {difference:.2?} against least loss, reused {reused:.1?}, \
+             moved {relaid:.3} for each served",
+            row.gpus, row.mix, row.load
+        );
+        assert!(difference.mean < 0.02, "{difference:?}");
+        if row.mix == UNIFORM && row.load < 0.8 {
+            assert!(refused.mean + refused.within.unwrap() < 7.56, "{refused:?}");
+        }
+    }
+}

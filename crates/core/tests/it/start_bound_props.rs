@@ -52,7 +52,7 @@ fn nodes() -> impl Strategy<Value = Node> {
         select(vec![Mode::Shared, Mode::Shared, Mode::Mig, Mode::Exclusive]),
         1..5,
     );
-    (modes, any::<bool>(), any::<bool>()).prop_map(|(modes, fair, backfill)| {
+    (modes, any::<bool>(), any::<bool>(), 0..4_u64).prop_map(|(modes, fair, backfill, yields)| {
         let mut node = Node::new(0, "high=1");
         node.snapshot.queues[0].spec.amount = None;
         for (index, mode) in (0..).zip(modes) {
@@ -65,6 +65,7 @@ fn nodes() -> impl Strategy<Value = Node> {
         }
         node.snapshot.order = if fair { Order::Fairness } else { Order::Strict };
         node.snapshot.backfill = backfill;
+        node.yields = yields;
         node
     })
 }

@@ -5,10 +5,10 @@
 
 /// xoroshiro128+ by Blackman and Vigna, with the constants of 2018, seeded by splitmix64 as its authors advise.
 #[derive(Clone, Debug)]
-pub(super) struct Random([u64; 2]);
+pub(crate) struct Random([u64; 2]);
 
 impl Random {
-    pub fn seeded(seed: u64) -> Self {
+    pub(crate) fn seeded(seed: u64) -> Self {
         let mut state = seed;
         Self([splitmix(&mut state), splitmix(&mut state)])
     }
@@ -25,13 +25,32 @@ impl Random {
     }
 
     /// Evenly distributed over 0 (which it may be) to 1 (which it never is), in steps of 2^-53.
-    pub fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         const STEPS: f64 = (1_u64 << 53) as f64;
         (self.next() >> 11) as f64 / STEPS
     }
 
+    /// Evenly distributed over the numbers below `bound`, which must not be 0.
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        // The product's high word. The bias is below 2^-32 for every bound below 2^32.
+        let product = u128::from(self.next()) * bound as u128;
+        usize::try_from(product >> 64).unwrap_or(0)
+    }
+
+    /// A seed for another generator.
+    pub(crate) fn seed(&mut self) -> u64 {
+        self.next()
+    }
+
+    /// Fisher and Yates.
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.below(last + 1));
+        }
+    }
+
     /// Exponentially distributed with mean 1, finite and never negative.
-    pub fn exponential(&mut self) -> f64 {
+    pub(crate) fn exponential(&mut self) -> f64 {
         -(1.0 - self.unit()).ln()
     }
 }
@@ -75,6 +94,27 @@ mod tests {
                 13_511_426_838_097_143_398
             ]
         );
+    }
+
+    #[test]
+    fn a_shuffle_puts_each_item_in_each_place_equally_often() {
+        let mut random = Random::seeded(11);
+        let mut seen = [[0_u32; 5]; 5];
+        for _ in 0..20_000 {
+            let mut items = [0, 1, 2, 3, 4];
+            random.shuffle(&mut items);
+            for (place, item) in items.into_iter().enumerate() {
+                seen[place][item] += 1;
+            }
+        }
+        // 4000 each, with a standard deviation of 57; six of them.
+        assert!(
+            seen.as_flattened()
+                .iter()
+                .all(|count| count.abs_diff(4000) < 340),
+            "{seen:?}"
+        );
+        assert_eq!(random.below(1), 0);
     }
 
     #[test]
