@@ -6,8 +6,8 @@ use std::time::Duration;
 use divvy_core::job::StopReason;
 use divvy_core::order_key::sort_queue;
 use divvy_core::{
-    AllocatedJob, Bytes, HeldElsewhere, JobState, PendingJob, Plan, Preempt, Queue, QueueName,
-    QueueSpec, Snapshot,
+    AllocatedJob, Bytes, HeldElsewhere, JobState, OrderKey, PendingJob, Plan, Preempt, Queue,
+    QueueName, QueueSpec, Snapshot,
 };
 
 use crate::controller::admission::{array, user_rules};
@@ -23,6 +23,9 @@ use crate::host::clock::{Instant, now};
 use crate::journal::StoreError;
 use crate::model::job::Job;
 use crate::registry::Contended;
+
+/// With backfill, a pending job lets jobs that fill a GPU exactly start before it for so long, and not any longer.
+const YIELDS_FOR: Duration = Duration::from_hours(6);
 
 /// How often one round plans anew because another daemon was faster.
 const ROUNDS_WITH_OTHERS: u32 = 4;
@@ -194,8 +197,17 @@ impl Job {
         PendingJob {
             owner: self.owner(),
             turn: self.turn(),
+            yields: self.yields(),
             ..PendingJob::new(self.id, self.request())
         }
+    }
+
+    /// Whether jobs that fill a GPU exactly may start before it. A requeued job and one that was put first keep their
+    /// places.
+    fn yields(&self) -> bool {
+        let OrderKey { requeued, top, .. } = self.turn();
+        let waited = Duration::try_from(now().duration_since(self.waits_since()));
+        top.is_no() && !requeued && waited.unwrap_or_default() < YIELDS_FOR
     }
 }
 
