@@ -106,10 +106,15 @@ impl LiveLine {
         let _ = write!(std::io::stderr(), "\r{line}\x1b[K");
     }
 
+    /// Clears a line of stderr that another thread may have drawn.
+    pub fn clear() {
+        let _ = write!(std::io::stderr(), "\r\x1b[K");
+    }
+
     /// Clears the line, before other output comes.
     pub fn erase(&mut self) {
         if std::mem::take(&mut self.is_shown) {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
+            Self::clear();
         }
     }
 }

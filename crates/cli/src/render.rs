@@ -14,17 +14,21 @@ pub(crate) mod jobs;
 mod journal;
 mod mig;
 mod oom;
+mod packing;
 mod projects;
 mod queues;
 mod selftest;
 mod simulate;
+mod slices;
 mod usage;
+mod waits;
 mod web;
 mod why;
 
+use divvy_api::standalone::SliceAccess;
 use divvy_api::v1::{
-    Advice, ConfigReload, ConfigValue, Event, Finding, Gpu, GpuChanged, Job, JournalFile, List,
-    MigInstance, MigPlanned, Oom, Project, Queue, Selftest, Usage, Why,
+    Advice, ConfigReload, ConfigValue, Event, Finding, Gpu, GpuChanged, HeldClaim, Job,
+    JournalFile, List, MigInstance, MigPlanned, Oom, Project, Queue, Selftest, Usage, Why,
 };
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -41,11 +45,20 @@ pub use jobs::{Rows, Span, jobs, past_jobs, redivided, resized, start, submitted
 pub use journal::journal;
 pub use mig::{changed, instances, planned};
 pub use oom::oom;
+pub use packing::{
+    Packing, PackingKinds, PackingPoint, PackingScene, PackingTiming, Spread, at as packing_at,
+    packing_scene, packings,
+};
 pub use projects::{entitled, projects};
 pub use queues::queues;
 pub use selftest::selftests;
 pub use simulate::{Figure, Method, ProfileFigures, Ratio, Scene, Simulation, scene, simulations};
+pub use slices::{end_of, held_by, slices};
 pub use usage::{Marks, daily_usages, days_legend, usage_total, usages};
+pub use waits::{
+    WaitDifference, WaitFigures, WaitForecast, WaitRow, WaitScene, wait_forecasts, wait_scene,
+    waits,
+};
 pub use web::web_address;
 pub use why::why;
 
@@ -96,6 +109,22 @@ impl Item for Job {
 
     fn name(&self) -> String {
         self.reference()
+    }
+}
+
+impl Item for HeldClaim {
+    const KIND: &'static str = "ClaimList";
+
+    fn name(&self) -> String {
+        self.uid.clone()
+    }
+}
+
+impl Item for SliceAccess {
+    const KIND: &'static str = "SliceAccess";
+
+    fn name(&self) -> String {
+        self.name.clone()
     }
 }
 

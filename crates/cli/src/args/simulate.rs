@@ -1,25 +1,83 @@
-//! Arguments of `simulate`.
+//! Arguments of `simulate`: three studies (MIG placement, packing of nodes, waits in queues), and their inputs.
 
 use std::path::PathBuf;
 
-use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use divvy_core::simulate::{Policy, PolicyError};
+use clap::builder::PossibleValuesParser;
+use clap::{Args, ValueEnum};
+use divvy_core::cluster::PolicyName;
+use divvy_core::simulate::Policy;
+use divvy_core::simulate::workload::Order;
+use divvy_core::units::{Gpus, QueueName};
 
 use super::{Read, help};
 
 #[derive(Debug, Args)]
-#[command(override_usage = "divvy simulate [TRACE | --mix MIX] [--gpus MODEL:N] [OPTIONS]", after_help = help::SIMULATE)]
+#[command(
+    override_usage = "divvy simulate [TRACE | --mix MIX] [--gpus MODEL:N] [OPTIONS]\n       \
+                      divvy simulate JOBS --nodes FILE [--mode fill|departures] [OPTIONS]\n       \
+                      divvy simulate [JOBS] --mode waits [--gpus LIST] [QUESTION] [OPTIONS]",
+    after_help = help::SIMULATE,
+    after_long_help = help::SIMULATE_STUDIES
+)]
 pub struct Simulate {
-    /// Requests to replay: CSV or NDJSON, - for stdin
+    /// Jobs or requests to simulate: a file, - for stdin
     pub trace: Option<PathBuf>,
+    /// Study: mig, fill, departures, waits
+    ///
+    /// Study: mig (placement of MIG instances), fill (jobs arrive and stay), departures (jobs come and go), waits (jobs
+    /// in queues) [default: fill with --nodes, waits with a question, otherwise mig]
+    #[arg(
+        long,
+        value_name = "MODE",
+        hide_possible_values = true,
+        help_heading = "Study"
+    )]
+    pub mode: Option<Mode>,
+    /// Format of the jobs: openb, history, sacct, clearml
+    ///
+    /// Format of the jobs: openb, history (divvy ps -a -o ndjson), sacct, clearml [default: by the content]
+    #[arg(long, value_name = "FORMAT", value_parser = PossibleValuesParser::new(["openb", "history", "sacct", "clearml"]), hide_possible_values = true, help_heading = "Study", hide_short_help = true)]
+    pub input: Option<String>,
+    /// Nodes as CSV: sn,cpu_milli,memory_mib,gpu,model
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "gpus",
+        help_heading = "Study"
+    )]
+    pub nodes: Option<PathBuf>,
+    /// Simulated GPUs: a100-80gb:8, several nodes 4xa100-80gb:8
+    ///
+    /// Simulated GPUs. MIG placement: one model, MODEL:N [default: a100-40gb:8]. Otherwise nodes, separated by commas:
+    /// a100-80gb:8 is a node of eight GPUs, 4xa100-80gb:8 is four of them, +2xa100-80gb asks what two more GPUs would change
+    #[arg(long, value_name = "LIST", help_heading = "Study")]
+    pub gpus: Option<String>,
+    /// CPU cores of each node of --gpus [default: not counted]
+    #[arg(long, value_name = "CORES", requires = "gpus", value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Study", hide_short_help = true)]
+    pub node_cpu: Option<u32>,
+    /// Main memory of each node of --gpus: 512G [default: not counted]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        requires = "gpus",
+        help_heading = "Study",
+        hide_short_help = true
+    )]
+    pub node_memory: Option<String>,
+    /// Keep every Nth node of --nodes
+    ///
+    /// Keep every Nth node of --nodes, sorted by model, GPUs and CPU
+    #[arg(long, value_name = "N", requires = "nodes", value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = "Study", hide_short_help = true)]
+    pub part: Option<u32>,
+    /// Slurm's shards of one GPU, as in gres.conf
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Study", hide_short_help = true)]
+    pub shards: Option<u16>,
     /// Random requests: the name of a mix, or profiles with weights, such as 1g=50,2g=25,3g.20gb=5
     #[arg(long, default_value = "uniform", conflicts_with = "trace")]
     pub mix: String,
-    /// Simulated GPUs, all of one model
-    #[arg(long, value_name = "MODEL:N", default_value = "a100-40gb:8")]
-    pub gpus: String,
-    /// Offered load, as a part of all compute slices [default: 0.7, or the trace's own]
+    /// Offered load [default: 0.7; departures: 0.9]
+    ///
+    /// Offered load, as a part of the capacity [default: 0.7; departures: 0.9; a trace: its own]
     #[arg(long, value_name = "PART", value_parser = load)]
     pub load: Option<f64>,
     /// Policies to compare; the first is the baseline
@@ -30,32 +88,231 @@ pub struct Simulate {
         value_parser = policies(),
         hide_possible_values = true
     )]
-    pub policy: Vec<Policy>,
-    /// Requests per run; the first tenth is a warm-up and does not count
-    #[arg(long, value_name = "COUNT", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(10..), conflicts_with_all = ["trace", "exact"])]
-    pub arrivals: u64,
-    /// Runs with different requests, for the confidence interval
-    #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000), conflicts_with_all = ["trace", "exact"])]
-    pub runs: u32,
-    /// Seed of the first run; the same seed gives every policy the same requests
-    #[arg(long, default_value_t = 1, conflicts_with_all = ["trace", "exact"])]
-    pub seed: u64,
+    pub policy: Vec<String>,
+    /// Requests per run; a part of them is a warm-up and does not count
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(10..=100_000_000), conflicts_with = "exact", hide_short_help = true)]
+    pub arrivals: Option<u64>,
+    /// Runs with different requests [default: 8; fill: 10]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=10_000), conflicts_with = "exact")]
+    pub runs: Option<u32>,
+    /// Seed of the first run [default: 1; fill: 42]
+    ///
+    /// Seed of the first run; the same seed gives every policy the same requests, and the same output [default: 1; fill: 42]
+    #[arg(long, conflicts_with = "exact")]
+    pub seed: Option<u64>,
     /// Compute the result for one GPU exactly, without random requests
-    #[arg(long, conflicts_with = "trace")]
+    #[arg(long, conflicts_with = "trace", hide_short_help = true)]
     pub exact: bool,
+    /// Order of arrivals: published, seeded, given
+    ///
+    /// Order of arrivals of a fill: published (as the FGD paper's runs drew it), seeded, given (as in the file) [default:
+    /// seeded]
+    #[arg(
+        long,
+        value_name = "ORDER",
+        help_heading = "Packing",
+        hide_short_help = true
+    )]
+    pub order: Option<Order>,
+    /// Report a fill at these percentages of arrived GPUs [default: 90,95,100,110,130]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=130), help_heading = "Packing", hide_short_help = true)]
+    pub at: Vec<u32>,
+    /// Jobs that the learned policy is trained on [default: the jobs themselves]
+    #[arg(
+        long,
+        value_name = "FILE",
+        help_heading = "Packing",
+        hide_short_help = true
+    )]
+    pub train: Option<PathBuf>,
+    /// Policy queue: the oldest jobs, up to this part of the GPUs, must start [default: 0]
+    #[arg(long, value_name = "PART", value_parser = oldest, help_heading = "Packing", hide_short_help = true)]
+    pub oldest: Option<f64>,
+    /// Report decision times as well; they differ from run to run
+    #[arg(long, help_heading = "Packing", hide_short_help = true)]
+    pub timing: bool,
+    #[command(flatten)]
+    pub question: Question,
+    /// Queues in priority order: a,b or a=0.5,b=1
+    ///
+    /// Queues in priority order. NAME=AMOUNT gives each job of the queue that amount [default: the queues of the jobs, by
+    /// name; the daemon's order for its own jobs]
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        help_heading = "Waits"
+    )]
+    pub queues: Vec<String>,
+    /// Rules before the question: backfill, fairness
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        hide_possible_values = true,
+        help_heading = "Waits"
+    )]
+    pub rules: Vec<Rule>,
+    /// Quotas of projects before the question: vision=2.5,speech=1
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = assigned::<Gpus>, help_heading = "Waits")]
+    pub projects: Vec<(String, Gpus)>,
+    /// Write the result as a chart
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Show no progress
+    #[arg(long, hide_short_help = true)]
+    pub quiet: bool,
     #[command(flatten)]
     pub read: Read,
 }
 
-fn policies() -> impl TypedValueParser<Value = Policy> {
-    PossibleValuesParser::new(Policy::ALL.map(Policy::name))
-        .try_map(|name| -> Result<Policy, PolicyError> { name.parse() })
+/// A question: the changes after which the same jobs run again.
+#[derive(Debug, Args)]
+pub struct Question {
+    /// What if this queue were served first?
+    #[arg(help_heading = "Questions", long, value_name = "QUEUE")]
+    pub queue_first: Option<QueueName>,
+    /// The same jobs with eighths of a GPU allowed
+    ///
+    /// Jobs that used little memory of a whole GPU get the smallest eighth with that memory. =parts: parts of GPUs are
+    /// rounded up to eighths
+    #[arg(help_heading = "Questions", long, value_name = "KIND", num_args = 0..=1, require_equals = true, default_missing_value = "whole", hide_possible_values = true)]
+    pub eighths: Option<Eighths>,
+    /// What if this GPU were in another mode? 0=mig
+    #[arg(help_heading = "Questions", long, value_name = "GPU=MODE", value_parser = assigned::<String>)]
+    pub gpu_mode: Vec<(String, String)>,
+    /// What if the project had this quota of GPUs? vision=4
+    #[arg(help_heading = "Questions", long, value_name = "PROJECT=GPUS", value_parser = assigned::<Gpus>)]
+    pub quota: Vec<(String, Gpus)>,
+    /// What if backfill were on, or off?
+    #[arg(
+        help_heading = "Questions",
+        long,
+        value_name = "ON|OFF",
+        hide_possible_values = true
+    )]
+    pub backfill: Option<Switch>,
+    /// How long would this job wait? With -g, --gpu-memory or -q
+    #[arg(help_heading = "Questions", long)]
+    pub job: bool,
+    /// GPU amount of the job: 0.25, 2
+    #[arg(
+        help_heading = "Questions",
+        short = 'g',
+        long = "gpu",
+        value_name = "AMOUNT",
+        requires = "job"
+    )]
+    pub amount: Option<String>,
+    /// Memory of the job on one GPU: 4G
+    #[arg(
+        help_heading = "Questions",
+        long,
+        value_name = "SIZE",
+        requires = "job",
+        conflicts_with = "amount",
+        hide_short_help = true
+    )]
+    pub gpu_memory: Option<String>,
+    /// Queue of the job
+    #[arg(help_heading = "Questions", short, long, requires = "job")]
+    pub queue: Option<QueueName>,
+    /// Project of the job
+    #[arg(
+        help_heading = "Questions",
+        short,
+        long,
+        requires = "job",
+        hide_short_help = true
+    )]
+    pub project: Option<String>,
 }
 
-/// A part of all slices, above 0; a load above 1 exceeds the capacity.
+impl Question {
+    /// Whether anything is asked.
+    pub fn is_asked(&self) -> bool {
+        self.job
+            || self.queue_first.is_some()
+            || self.eighths.is_some()
+            || self.backfill.is_some()
+            || !self.gpu_mode.is_empty()
+            || !self.quota.is_empty()
+    }
+}
+
+/// A study.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    Mig,
+    Fill,
+    Departures,
+    Waits,
+}
+
+impl Mode {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mig => "mig",
+            Self::Fill => "fill",
+            Self::Departures => "departures",
+            Self::Waits => "waits",
+        }
+    }
+}
+
+/// Which jobs get eighths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Eighths {
+    /// Jobs that asked for a whole GPU and used little of its memory.
+    Whole,
+    /// Jobs that asked for a part.
+    Parts,
+}
+
+/// A rule of the scheduler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Rule {
+    Backfill,
+    Fairness,
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
+}
+
+/// The policies of both studies; each study names those that it has.
+fn policies() -> PossibleValuesParser {
+    let nodes = PolicyName::ALL.map(PolicyName::name);
+    PossibleValuesParser::new(Policy::ALL.map(Policy::name).into_iter().chain(nodes))
+}
+
+/// A part of the capacity, above 0; a load above 1 exceeds it.
 fn load(text: &str) -> Result<f64, &'static str> {
     match text.parse() {
         Ok(load) if load > 0.0 && load <= 100.0 => Ok(load),
-        _ => Err("use a number above 0, for example 0.7; 1 is a load of all slices"),
+        _ => Err("use a number above 0, for example 0.7; 1 is a load of the whole capacity"),
     }
+}
+
+/// A part of the capacity from 0 to 1.
+fn oldest(text: &str) -> Result<f64, &'static str> {
+    match text.parse() {
+        Ok(part) if (0.0..=1.0).contains(&part) => Ok(part),
+        _ => Err("use a part from 0 to 1, for example 0.5"),
+    }
+}
+
+/// `NAME=VALUE`
+fn assigned<T: std::str::FromStr<Err: std::fmt::Display>>(
+    text: &str,
+) -> Result<(String, T), String> {
+    let (name, value) = text
+        .rsplit_once('=')
+        .ok_or_else(|| "write NAME=VALUE".to_owned())?;
+    let value = value.parse().map_err(|error| format!("{error}"))?;
+    Ok((name.to_owned(), value))
 }

@@ -76,7 +76,7 @@ pub struct Figure {
 }
 
 /// A part of 1; in JSON with six decimals.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Ratio(pub f64);
 
 impl Serialize for Ratio {
@@ -213,7 +213,7 @@ pub fn scene(scene: &Scene) -> String {
     )
 }
 
-fn percent(figure: &Figure) -> String {
+pub(super) fn percent(figure: &Figure) -> String {
     match figure.ci95 {
         Some(within) => format!("{:.2} ±{:.2}", figure.ratio.0 * 100.0, within.0 * 100.0),
         None => format!("{:.2}", figure.ratio.0 * 100.0),
@@ -225,7 +225,7 @@ fn or_none(figure: Option<Figure>) -> String {
 }
 
 /// With its sign, also where it is above 0.
-fn signed(figure: Figure) -> String {
+pub(super) fn signed(figure: Figure) -> String {
     let text = percent(&figure);
     if figure.ratio.0 < 0.0 || text.starts_with("0.00") {
         text

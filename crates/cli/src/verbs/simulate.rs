@@ -1,30 +1,38 @@
-//! `simulate`: compares placement policies for MIG instances, without a daemon and without a GPU.
+//! `simulate`: three studies without a GPU. MIG placement is here; packing of nodes and waits in queues have their own
+//! modules.
 
+mod chart;
+mod input;
+mod packing;
 mod pool;
+mod progress;
+mod shape;
+mod site;
+mod source;
 mod trace;
+mod waits;
 
-use std::io::Read as _;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::mig::{ProfileTable, models};
-use divvy_core::simulate::{Demand, Mix, MixError, OneGpu, Policy, Pool};
+use divvy_core::simulate::{Demand, Mix, MixError, OneGpu, Policy, PolicyError, Pool};
 
 use super::Outcome;
-use crate::args::{self, Format};
+use crate::args::{self, Format, Mode};
 use crate::error_output::{Result, usage};
 use crate::output::{print, say, view};
 use crate::render::{self, Method, Ratio, Scene, Simulation};
 use trace::Trace;
 
 /// Policies by default: the baselines, the policy of the daemon, and the optimum.
-const EVENTS: [Policy; 5] = [
+const EVENTS: [Policy; 6] = [
     Policy::FirstFit,
     Policy::DriverDefault,
     Policy::LeastLoss,
     Policy::Planner,
+    Policy::IdleRepack,
     Policy::FreeRepack,
 ];
 const EXACT: [Policy; 5] = [
@@ -40,8 +48,35 @@ const LOAD: f64 = 0.7;
 /// The more GPUs, the longer a request takes; no machine has as many.
 const MOST_GPUS: u32 = 10_000;
 
+/// GPUs of MIG placement by default.
+const GPUS: &str = "a100-40gb:8";
+/// Requests, runs and first seed of MIG placement by default.
+const ARRIVALS: u64 = 20_000;
+const RUNS: u32 = 8;
+const SEED: u64 = 1;
+
 pub fn simulate(args: &args::Simulate) -> Outcome {
-    let place = GpuSet::of(&args.gpus)?;
+    let adds_gpus = args.gpus.as_deref().is_some_and(|gpus| gpus.contains('+'));
+    let mode = args
+        .mode
+        .unwrap_or(if args.question.is_asked() || adds_gpus {
+            Mode::Waits
+        } else if args.nodes.is_some() {
+            Mode::Fill
+        } else {
+            Mode::Mig
+        });
+    match mode {
+        Mode::Mig => place_instances(args),
+        Mode::Fill | Mode::Departures => packing::packing(args, mode),
+        Mode::Waits => waits::waits(args),
+    }
+}
+
+/// The study of MIG placement.
+fn place_instances(args: &args::Simulate) -> Outcome {
+    refuse_others(args)?;
+    let place = GpuSet::of(args.gpus.as_deref().unwrap_or(GPUS))?;
     let simulations = match &args.trace {
         Some(path) => replay(args, &place, path)?,
         None => draw(args, &place)?,
@@ -102,19 +137,66 @@ impl GpuSet {
 }
 
 /// The policies that are asked for, each once, in the order they were named; none are to be those that are usual.
-fn requested_policies(args: &args::Simulate) -> Option<Vec<Policy>> {
+fn requested_policies(args: &args::Simulate) -> Result<Option<Vec<Policy>>> {
     let mut policies = Vec::new();
-    for policy in &args.policy {
-        if !policies.contains(policy) {
-            policies.push(*policy);
+    for text in &args.policy {
+        let policy: Policy = text.parse().map_err(|error: PolicyError| {
+            let names: Vec<&str> = Policy::ALL.into_iter().map(Policy::name).collect();
+            usage(
+                format!("--policy {text}: {error}"),
+                format!("use {}", names.join(", ")),
+            )
+        })?;
+        if !policies.contains(&policy) {
+            policies.push(policy);
         }
     }
-    (!policies.is_empty()).then_some(policies)
+    Ok((!policies.is_empty()).then_some(policies))
+}
+
+/// Refuses flags of the other studies, which would change nothing here.
+fn refuse_others(args: &args::Simulate) -> Result<()> {
+    let wrong = [
+        (args.nodes.is_some(), "--nodes"),
+        (args.input.is_some(), "--input"),
+        (args.node_cpu.is_some(), "--node-cpu"),
+        (args.node_memory.is_some(), "--node-memory"),
+        (args.shards.is_some(), "--shards"),
+        (args.order.is_some(), "--order"),
+        (!args.at.is_empty(), "--at"),
+        (args.oldest.is_some(), "--oldest"),
+        (args.train.is_some(), "--train"),
+        (args.timing, "--timing"),
+        (args.svg.is_some(), "--svg"),
+        (args.question.is_asked(), "a question"),
+        (!args.queues.is_empty(), "--queues"),
+        (!args.rules.is_empty(), "--rules"),
+        (!args.projects.is_empty(), "--projects"),
+        (
+            args.trace.is_some() && args.arrivals.is_some(),
+            "--arrivals with a trace",
+        ),
+        (
+            args.trace.is_some() && args.runs.is_some(),
+            "--runs with a trace",
+        ),
+        (
+            args.trace.is_some() && args.seed.is_some(),
+            "--seed with a trace",
+        ),
+    ];
+    match wrong.into_iter().find(|(given, _)| *given) {
+        Some((_, flag)) => Err(usage(
+            format!("MIG placement does not use {flag}"),
+            "omit it, or add --mode fill, departures or waits",
+        )),
+        None => Ok(()),
+    }
 }
 
 /// The policies for a pool: those asked for, or the usual ones as far as they are known for such a demand.
-fn policies(args: &args::Simulate, place: &GpuSet, demand: &Demand) -> Vec<Policy> {
-    requested_policies(args).unwrap_or_else(|| {
+fn policies(args: &args::Simulate, place: &GpuSet, demand: &Demand) -> Result<Vec<Policy>> {
+    Ok(requested_policies(args)?.unwrap_or_else(|| {
         let known = |policy: &Policy| {
             let pool = Pool::new(&place.table, place.gpus, demand, *policy);
             if let Err(error) = &pool {
@@ -123,7 +205,7 @@ fn policies(args: &args::Simulate, place: &GpuSet, demand: &Demand) -> Vec<Polic
             pool.is_ok()
         };
         EVENTS.into_iter().filter(known).collect()
-    })
+    }))
 }
 
 /// Requests drawn from a mix, event by event or exactly.
@@ -138,12 +220,12 @@ fn draw(args: &args::Simulate, place: &GpuSet) -> Result<Vec<Simulation>> {
         method: Method::Events,
         requests: mix.to_string(),
         load: Ratio(load),
-        arrivals: Some(args.arrivals),
-        runs: Some(args.runs),
-        seed: Some(args.seed),
+        arrivals: Some(args.arrivals.unwrap_or(ARRIVALS)),
+        runs: Some(args.runs.unwrap_or(RUNS)),
+        seed: Some(args.seed.unwrap_or(SEED)),
     };
     if !args.exact {
-        let policies = policies(args, place, &demand);
+        let policies = policies(args, place, &demand)?;
         return pool::compare(place, &demand, &policies, &pool::Requests::Drawn, scene);
     }
     if place.gpus != 1 {
@@ -159,7 +241,7 @@ fn draw(args: &args::Simulate, place: &GpuSet) -> Result<Vec<Simulation>> {
         seed: None,
         ..scene
     };
-    let policies = requested_policies(args).unwrap_or_else(|| EXACT.to_vec());
+    let policies = requested_policies(args)?.unwrap_or_else(|| EXACT.to_vec());
     solve(place, &demand, load, &policies, &scene)
 }
 
@@ -170,9 +252,9 @@ fn solve(
     policies: &[Policy],
     scene: &Scene,
 ) -> Result<Vec<Simulation>> {
-    if policies.contains(&Policy::Planner) {
+    if let Some(policy) = policies.iter().find(|policy| policy.keeps_idle()) {
         return Err(usage(
-            "--exact does not support planner: its model has no idle instances",
+            format!("--exact does not support {policy}: its model has no idle instances"),
             "use least-loss: without idle instances it places as planner does",
         ));
     }
@@ -243,9 +325,15 @@ fn replay(args: &args::Simulate, place: &GpuSet, path: &Path) -> Result<Vec<Simu
         runs: None,
         seed: None,
     };
-    let policies = policies(args, place, &demand);
+    let policies = policies(args, place, &demand)?;
     let requests = pool::Requests::Given(&arrivals);
     pool::compare(place, &demand, &policies, &requests, scene)
+}
+
+/// `1 job`, `2 jobs`.
+fn count_of(count: usize, thing: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{s}")
 }
 
 /// The trace, as messages call it.
@@ -257,14 +345,14 @@ fn name(path: &Path) -> String {
 }
 
 fn text(path: &Path) -> Result<String> {
-    let read = if path == Path::new("-") {
-        let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).map(|_| text)
-    } else {
-        std::fs::read_to_string(path)
-    };
-    read.map_err(|error| {
-        let what = format!("cannot read {}: {error}", name(path));
-        Error::new(ErrorCode::Usage, what).hint("use CSV or NDJSON in UTF-8; - reads stdin")
+    String::from_utf8(source::bytes(path)?).map_err(|error| {
+        let line = 1 + error.as_bytes()[..error.utf8_error().valid_up_to()]
+            .iter()
+            .filter(|byte| **byte == b'\n')
+            .count();
+        usage(
+            format!("cannot read {}: line {line} is not UTF-8", name(path)),
+            "use CSV or NDJSON in UTF-8; - reads stdin",
+        )
     })
 }

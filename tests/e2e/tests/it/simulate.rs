@@ -154,7 +154,13 @@ fn a_policy_that_nobody_asked_for_is_left_out_where_it_is_not_known() {
     let named = said.stdout.lines().collect::<Vec<_>>();
     assert_eq!(
         named,
-        ["first-fit", "driver-default", "least-loss", "planner"]
+        [
+            "first-fit",
+            "driver-default",
+            "least-loss",
+            "planner",
+            "idle-repack"
+        ]
     );
     assert!(
         said.stderr.contains("skipped: free-repack"),

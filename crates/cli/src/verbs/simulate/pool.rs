@@ -67,7 +67,7 @@ fn refused(error: PoolError) -> divvy_api::v1::Error {
 }
 
 /// The answers of `task` to 0, 1, …, in that order.
-fn spread<T: Send>(count: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
+pub fn spread<T: Send>(count: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::with_capacity(count));
