@@ -19,6 +19,9 @@ pub struct Args {
     /// Image with Python, pip and clearml-agent, in which tasks of a ClearML server run on the cluster's nodes
     #[arg(long, value_name = "IMAGE")]
     task_image: Option<String>,
+    /// Program of a stock kube-scheduler, for the cases of the extender
+    #[arg(long, value_name = "PROGRAM")]
+    kube_scheduler: Option<String>,
     /// Instead of the suite: update and drain this installed release, while pods with fractions run
     #[arg(long, value_name = "RELEASE", requires = "pod_image")]
     installed: Option<String>,
@@ -66,6 +69,7 @@ pub fn accept(args: &Args) -> Result<()> {
             .stdin(Stdio::null());
         let options = [
             ("--task-image", &args.task_image),
+            ("--kube-scheduler", &args.kube_scheduler),
             ("--installed", &args.installed),
             ("--pod-image", &args.pod_image),
             ("--drain", &args.drain),

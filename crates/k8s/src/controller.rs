@@ -15,13 +15,13 @@
 //! done. The scheduler places pods, and the node enforces their limits.
 
 pub(crate) mod capacity;
-mod certificate;
+pub(crate) mod certificate;
 mod classes;
 mod dispatch;
 mod health;
 mod holders;
-mod identity;
-mod informers;
+pub(crate) mod identity;
+pub(crate) mod informers;
 mod inventory;
 mod lease;
 mod owner;
@@ -30,7 +30,6 @@ pub(crate) mod reason;
 mod reconcile;
 mod registration;
 mod review;
-mod server;
 mod templates;
 mod tls;
 mod webhook;
@@ -58,6 +57,7 @@ use crate::cluster::{self, ClusterError};
 use crate::pod_request::Steps;
 use crate::reservation;
 use crate::reservation::pod::ReservationTemplate;
+use crate::server;
 use crate::sharing::{CarrierNodes, Sharing};
 use crate::slices::inventory_of;
 use dispatch::Dispatch;
@@ -296,10 +296,10 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
     };
     let mut lease = tokio::spawn(lease::keep(client, terms, leads, stopped.clone()));
     let (close, closed) = watch::channel(false);
-    let mut serving = tokio::spawn(server::serve(door, shown, Arc::new(webhook), closed));
+    let mut serving = tokio::spawn(server::serve(door, Some(shown), Arc::new(webhook), closed));
 
     tokio::select! {
-        told = told_to_end() => told?,
+        told = told_to_end() => told.map_err(ControllerError::Signals)?,
         broken = one_breaks(&mut tasks, &mut lease, &mut serving) => return Err(broken),
     }
     info!("ending");
@@ -383,7 +383,7 @@ fn names(args: &Args, namespace: &str) -> Vec<String> {
 }
 
 /// A pod's host is called as the pod is, after a restart of its container as well.
-fn host() -> String {
+pub(crate) fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
     name.map_or_else(
         |_| "divvy-controller".to_owned(),
@@ -414,9 +414,9 @@ async fn note(
     }
 }
 
-async fn told_to_end() -> Result<(), ControllerError> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(ControllerError::Signals)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(ControllerError::Signals)?;
+pub(crate) async fn told_to_end() -> io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

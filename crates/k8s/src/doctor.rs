@@ -7,6 +7,7 @@
 //! A row says what was read for it. What the API does not show is said to be unknown, with where to look; nothing is guessed.
 
 mod access;
+mod extender;
 mod facts;
 mod kueue;
 mod monitoring;
@@ -135,6 +136,7 @@ pub fn rows(facts: &ClusterFacts) -> Vec<Row> {
     rows.extend(webhook::rows(facts));
     rows.extend(pods::rows(facts));
     rows.extend(kueue::rows(facts));
+    rows.extend(extender::row(facts));
     rows.push(access::row(&facts.access));
     rows
 }

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use divvy_k8s::{
-    admin, cluster, controller, doctor, error_output, glue, kai, node, project, reservation,
-    submit, uninstall, views, why,
+    admin, cluster, controller, doctor, error_output, extender, glue, kai, node, project,
+    reservation, submit, uninstall, views, why,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -57,6 +57,8 @@ enum Verb {
     Kai(kai::Args),
     /// Runs the tasks of a ClearML Server's queues as pods
     Glue(glue::Args),
+    /// Scores nodes for the kube-scheduler, so that GPUs are packed
+    Extender(extender::Args),
     /// Removes what `helm uninstall` would leave; the chart's hooks run it
     Uninstall(uninstall::Args),
 }
@@ -109,6 +111,7 @@ fn main() -> ExitCode {
         }),
         Verb::Carrier(args) => error_output::people(false, async || reservation::run(&args).await),
         Verb::Kai(args) => serve(kai::run(args)),
+        Verb::Extender(args) => serve(extender::run(args)),
         Verb::Glue(args) => glue::run(&args),
         Verb::Uninstall(args) => error_output::people(false, async || uninstall::run(&args).await),
     }

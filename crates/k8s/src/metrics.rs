@@ -4,6 +4,7 @@
 
 pub mod controller;
 pub mod driver;
+pub mod extender;
 
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
@@ -51,7 +52,18 @@ impl Metrics {
 
     /// Of durations, in seconds.
     pub fn histograms(&self, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
-        let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
+        self.histograms_in(name, help, labels, SECONDS)
+    }
+
+    /// Of durations in seconds, with buckets of their own.
+    pub fn histograms_in(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+        buckets: &[f64],
+    ) -> HistogramVec {
+        let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
         self.registered(HistogramVec::new(options, labels))
     }
 

@@ -62,6 +62,21 @@ impl Quantity {
             .flatten()
     }
 
+    /// In thousandths, rounded up; 0 where it is negative.
+    pub fn milli_rounded_up(self) -> u64 {
+        self.units_rounded_up(1_000_000)
+    }
+
+    /// In MiB, of an amount of bytes, rounded up; 0 where it is negative.
+    pub fn mib_rounded_up(self) -> u64 {
+        self.units_rounded_up(ONE << 20)
+    }
+
+    fn units_rounded_up(self, unit: i128) -> u64 {
+        let positive = self.0.max(0);
+        u64::try_from((positive + unit - 1) / unit).unwrap_or(u64::MAX)
+    }
+
     /// As a count; `None` where it is negative, too much, or not whole.
     pub fn count(self) -> Option<u64> {
         (self.0 % ONE == 0)
@@ -149,6 +164,16 @@ mod tests {
         assert_eq!(quantity("1Ki").count(), Some(1024));
         assert_eq!(quantity("500m").count(), None);
         assert_eq!(quantity("-1").millionths(), None);
+    }
+
+    #[test]
+    fn what_is_rounded_is_rounded_up() {
+        let quantity = |text: &str| text.parse::<Quantity>().unwrap();
+        assert_eq!(quantity("1500u").milli_rounded_up(), 2);
+        assert_eq!(quantity("2").milli_rounded_up(), 2000);
+        assert_eq!(quantity("1Gi").mib_rounded_up(), 1024);
+        assert_eq!(quantity("1").mib_rounded_up(), 1);
+        assert_eq!(quantity("-3Gi").mib_rounded_up(), 0);
     }
 
     #[test]

@@ -6,8 +6,10 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::runtime::reflector::Store;
 use serde_json::Value;
 
+use super::registration::PATH;
 use super::review::{AdmissionDecision, AdmissionRequest, NoReview, RefusedAs, answer, question};
 use super::webhook::Webhook;
+use crate::server::Service;
 use crate::sharing::{NoSharing, SHARING, Sharing, of_pod};
 
 /// The webhooks of the modes that this cluster has.
@@ -22,6 +24,17 @@ pub enum Dispatch {
         namespaces: Store<Namespace>,
         default: Sharing,
     },
+}
+
+impl Service for Dispatch {
+    const PATH: &'static str = PATH;
+    /// The API server takes requests of 3 MiB (`MaxRequestBodyBytes`); a review of an update has the object twice.
+    const MOST_BYTES: usize = 8 << 20;
+
+    async fn answer(&self, body: &[u8]) -> Result<String, String> {
+        let review = self.review(body).await;
+        review.map_or_else(|no| Err(no.to_string()), |review| Ok(review.to_string()))
+    }
 }
 
 impl Dispatch {

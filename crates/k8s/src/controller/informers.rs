@@ -4,14 +4,14 @@ use std::fmt::Debug;
 use std::hash::Hash;
 use std::pin::pin;
 
-use futures_util::StreamExt as _;
+use futures_util::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{
     DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice,
 };
 use kube::api::Api;
 use kube::runtime::reflector::{Store, store};
-use kube::runtime::watcher::{Config, watcher};
+use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::runtime::{WatchStreamExt as _, reflector};
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
@@ -90,26 +90,37 @@ where
 {
     let (seen, writer) = store();
     let bell = bell.clone();
-    tasks.spawn(async move {
-        let mut changes = pin!(reflector(writer, watcher(api, config)).default_backoff());
-        while let Some(change) = changes.next().await {
-            match change {
-                Ok(_) => bell.send_modify(|rung| *rung += 1),
-                Err(error) => {
-                    let kind = K::kind(&K::DynamicType::default()).into_owned();
-                    tracing::warn!(kind, error = chain(&error), "the watch failed and restarts");
-                }
+    let changes = reflector(writer, watcher(api, config));
+    tasks.spawn(follow(changes, move |_| {
+        bell.send_modify(|rung| *rung += 1)
+    }));
+    seen
+}
+
+/// Hands each event of a watch to `each`, for as long as the process lives. A watch that fails is logged and restarts.
+pub(crate) async fn follow<K>(
+    changes: impl Stream<Item = watcher::Result<Event<K>>>,
+    mut each: impl FnMut(Event<K>),
+) where
+    K: Resource,
+    K::DynamicType: Default,
+{
+    let mut changes = pin!(changes.default_backoff());
+    while let Some(change) = changes.next().await {
+        match change {
+            Ok(event) => each(event),
+            Err(error) => {
+                let kind = K::kind(&K::DynamicType::default()).into_owned();
+                tracing::warn!(kind, error = chain(&error), "the watch failed and restarts");
             }
         }
-    });
-    seen
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use kube::runtime::watcher::Event;
     use tokio::task::yield_now;
 
     use super::*;

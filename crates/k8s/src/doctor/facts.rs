@@ -22,6 +22,7 @@ use super::version;
 use crate::claim::DRIVER;
 use crate::cluster;
 use crate::error_output;
+use crate::extender;
 use crate::kueue::store::{Served, served};
 use crate::pod_request::FRACTION;
 use crate::project;
@@ -60,6 +61,8 @@ pub struct ClusterFacts {
     pub access: Read<Vec<(Right, bool)>>,
     pub kueue: Read<Served>,
     pub kueue_configuration: Read<Option<Value>>,
+    /// What the extender says of itself; none without an extender, before it has written, or if it may not be read.
+    pub extender: Option<extender::Status>,
 }
 
 impl ClusterFacts {
@@ -177,6 +180,7 @@ pub async fn read(client: &Client, system: &str) -> Result<ClusterFacts, Error> 
         kueue: served(client).await.map_err(said),
         kueue_configuration: project::read_kueue_configuration(client, project::KUEUE_NAMESPACE)
             .await,
+        extender: extender::written_status(client, system).await,
     })
 }
 
@@ -436,6 +440,7 @@ pub(super) mod tests {
             access: Ok(RIGHTS.iter().map(|right| (*right, true)).collect()),
             kueue: Ok(Served::Absent),
             kueue_configuration: Ok(None),
+            extender: None,
         }
     }
 

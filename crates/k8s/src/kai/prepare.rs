@@ -126,7 +126,7 @@ impl Driver {
             name: asked.name.clone(),
             pods: vec![consumer.uid.clone()],
             devices: placed.devices,
-            compute: None,
+            ..v1::Claim::default()
         };
         let held = self.agent.hold(&asked.uid, &body).await?;
         tracing::info!(

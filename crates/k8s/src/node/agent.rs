@@ -41,7 +41,7 @@ impl Agent {
     /// # Errors
     /// As [`Agent::gpus_now`].
     pub async fn held_now(&self) -> Result<Vec<HeldClaim>, Error> {
-        self.client.claims().await
+        self.client.claims().await.map(of_clusters)
     }
 
     /// A job by its number, also one that has ended.
@@ -87,7 +87,9 @@ impl Agent {
 
     /// Every claim that is held.
     pub async fn held(&self) -> Result<Vec<HeldClaim>, Error> {
-        self.patiently(|| self.client.claims()).await
+        self.patiently(|| self.client.claims())
+            .await
+            .map(of_clusters)
     }
 
     /// Retries while the agent does not answer. Every call here is idempotent, so a second one does no harm.
@@ -107,5 +109,34 @@ impl Agent {
                 answer => return answer,
             }
         }
+    }
+}
+
+/// The claims of a cluster: a slice of `divvy slice` on the node has no namespace, and the cluster does not know it.
+pub fn of_clusters(mut claims: Vec<HeldClaim>) -> Vec<HeldClaim> {
+    claims.retain(|claim| !claim.namespace.is_empty());
+    claims
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_slice_on_a_node_is_no_claim_of_the_cluster() {
+        let held = |uid: &str, namespace: &str| -> HeldClaim {
+            serde_json::from_value(json!({
+                "uid": uid, "job": "7", "state": "running", "cdi_device": "divvy.dev/slice=x", "namespace": namespace,
+                "name": "train", "pods": [], "devices": [], "processes": 1, "since": "2026-01-02T03:04:05Z",
+                "slices": [],
+            }))
+            .unwrap()
+        };
+        // The driver would take it for leaked, and release it.
+        let claims = of_clusters(vec![held("u-1", "team"), held("slurm-7", "")]);
+        let uids: Vec<&str> = claims.iter().map(|claim| claim.uid.as_str()).collect();
+        assert_eq!(uids, ["u-1"]);
     }
 }

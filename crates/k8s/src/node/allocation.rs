@@ -92,6 +92,7 @@ pub fn of(
             pods: pods(claim),
             devices,
             compute: compute.map(|compute| compute.to_string()),
+            ..v1::Claim::default()
         },
         devices: results.into_iter().map(dra_device).collect(),
         ignored,
@@ -304,7 +305,7 @@ mod tests {
                 name: "train-fgpu".into(),
                 pods: vec!["pod-1".into()],
                 devices: vec![v1::ClaimDevice::part("GPU-AAAA", 20 << 30)],
-                compute: None,
+                ..v1::Claim::default()
             }
         );
         assert_eq!(

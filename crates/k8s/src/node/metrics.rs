@@ -20,6 +20,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 
+use super::agent::of_clusters;
 use super::incidents::pods;
 use super::page::{ClaimLabels, labelled};
 use crate::metrics::driver::{self, ClaimPods};
@@ -98,6 +99,7 @@ impl NodePage {
         let Ok(Ok((daemon, held))) = answered else {
             return labelled(&driver::METRICS.text(None), &self.node, &BTreeMap::new());
         };
+        let held = of_clusters(held);
         let claims = self.pods.of(&held);
         let jobs = held.iter().zip(&claims);
         let jobs = jobs.map(|(held, claim)| (held.job.clone(), labels(claim)));

@@ -297,7 +297,7 @@ impl ReservationNode {
             // Whose it is kubelet says once it has answered.
             pods: Vec::new(),
             devices: vec![ClaimDevice::part(&ids.gpu, limit.get())],
-            compute: None,
+            ..Claim::default()
         };
         let held = self
             .agent
@@ -393,7 +393,7 @@ impl ReservationNode {
                 name: claim.name.clone(),
                 pods: vec![uid],
                 devices: claim.devices.clone(),
-                compute: None,
+                ..Claim::default()
             };
             let held = self.agent.hold(&claim.uid, &body).await;
             *claim = held.map_err(|error| format!("the node's daemon: {}", error.message))?;

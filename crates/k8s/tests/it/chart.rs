@@ -2,6 +2,7 @@
 //!
 //! `cargo xtask test` fetches Helm; without it (`DIVVY_TEST_HELM`) these tests say so and check nothing.
 
+mod extender;
 mod metrics;
 pub mod render;
 mod typed;
@@ -57,6 +58,22 @@ const WAYS: &[&[&str]] = &[
     METRICS,
     SERVICES,
     KAI,
+    EXTENDER,
+    SCHEDULER,
+];
+
+/// The extender for a scheduler of one's own, and for the chart's.
+const EXTENDER: &[&str] = &[
+    "--set",
+    "extender.enabled=true,extender.tls.secretName=mine,extender.clusterIP=10.96.0.9,metrics.enabled=true",
+    "--set-json",
+    r#"extender={"nodeSelector":{"a":"b"},"affinity":{"podAffinity":{}},"tolerations":[{"operator":"Exists"}],"env":[{"name":"A","value":"b"}]}"#,
+];
+const SCHEDULER: &[&str] = &[
+    "--set",
+    "extender.enabled=true,extender.scheduler.enabled=true,metrics.enabled=true,metrics.serviceMonitor.enabled=true",
+    "--set",
+    "metrics.networkPolicy.enabled=true",
 ];
 
 /// Everything about metrics.
@@ -152,6 +169,39 @@ fn every_way_of_the_chart_makes_its_objects() {
         "Service divvy-node-metrics",
         "ServiceMonitor divvy",
     ];
+    let extender = [
+        "ClusterRole divvy-extender",
+        "ClusterRoleBinding divvy-extender",
+        "ConfigMap divvy-extender",
+        "Deployment divvy-extender",
+        "Role divvy-extender",
+        "RoleBinding divvy-extender",
+        "Service divvy-extender",
+        "ServiceAccount divvy-extender",
+    ];
+    let scheduler = [
+        "ClusterRole divvy-extender",
+        "ClusterRoleBinding divvy-extender",
+        "ClusterRoleBinding divvy-kube-scheduler",
+        "ClusterRoleBinding divvy-volume-scheduler",
+        "ConfigMap divvy-extender",
+        "ConfigMap divvy-scheduler",
+        "Deployment divvy-extender",
+        "Lease divvy-scheduler",
+        "MutatingAdmissionPolicy divvy-scheduler",
+        "MutatingAdmissionPolicyBinding divvy-scheduler",
+        "NetworkPolicy divvy-controller-metrics",
+        "NetworkPolicy divvy-extender-metrics",
+        "NetworkPolicy divvy-node-metrics",
+        "PodDisruptionBudget divvy-extender",
+        "Role divvy-extender",
+        "RoleBinding divvy-extender",
+        "Service divvy-controller-metrics",
+        "Service divvy-extender-metrics",
+        "Service divvy-node-metrics",
+        "ServiceAccount divvy-extender",
+        "ServiceMonitor divvy",
+    ];
     // The names of roles and templates are the same in each namespace.
     let kai = [
         "DeviceClass kai.divvy.dev",
@@ -168,6 +218,8 @@ fn every_way_of_the_chart_makes_its_objects() {
         (METRICS, &metrics[..]),
         (SERVICES, &services[..]),
         (KAI, &kai[..]),
+        (EXTENDER, &extender[..]),
+        (SCHEDULER, &scheduler[..]),
     ] {
         let Some(chart) = chart(way) else { return };
         let made: BTreeSet<String> = chart.objects.iter().map(render::called).collect();
@@ -305,6 +357,7 @@ fn what_is_named_is_there() {
         for (from, kind, namespace, name) in references(&chart) {
             // What the values name, and what cert-manager makes, is not the chart's.
             let foreign = ["mine", "pull", "clearml"].contains(&name.as_str())
+                || name.starts_with("system:")
                 || (kind == "Secret" && chart.has("Certificate"));
             assert!(
                 foreign || chart.find(&kind, namespace.as_deref(), &name).is_some(),

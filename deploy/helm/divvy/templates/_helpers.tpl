@@ -62,3 +62,15 @@ helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
 {{- range $key, $value := .Values.carrier.nodeSelector }}{{ $labels = append $labels (printf "%s=%s" $key $value) }}{{ end -}}
 {{ join "," $labels }}
 {{- end }}
+
+{{/* Schedulers whose pods get claims, beside the default one; as a YAML list. */}}
+{{- define "divvy.schedulers" -}}
+{{- $own := .Values.extender.scheduler }}
+{{- ternary (append .Values.controller.schedulers $own.name) .Values.controller.schedulers (and .Values.extender.enabled $own.enabled) | uniq | toYaml }}
+{{- end }}
+
+{{/* Components with metrics, as a YAML list. */}}
+{{- define "divvy.metered" -}}
+{{- $pieces := ternary (list "node" "controller") (list "controller") .Values.node.enabled }}
+{{- ternary (append $pieces "extender") $pieces .Values.extender.enabled | toYaml }}
+{{- end }}

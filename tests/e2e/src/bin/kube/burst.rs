@@ -369,7 +369,7 @@ fn ended(seen: &BTreeMap<String, Sighting>) -> Result<Instant> {
 }
 
 /// Pods and claims are gone. Without kubelet no other process ends pods, so they are removed until none is left.
-fn clear(proxy: &Proxy, namespace: &str) -> Result<()> {
+pub fn clear(proxy: &Proxy, namespace: &str) -> Result<()> {
     proxy.delete_all(&format!("/apis/batch/v1/namespaces/{namespace}/jobs"))?;
     let pods = format!("/api/v1/namespaces/{namespace}/pods");
     let claims = format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims");
@@ -385,7 +385,7 @@ fn clear(proxy: &Proxy, namespace: &str) -> Result<()> {
 }
 
 /// Asks `look` until it answers something, for longer than `until`.
-fn within<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+pub fn within<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let started = Instant::now();
     loop {
         if let Some(found) = look()? {

@@ -15,6 +15,7 @@
 //! views.rs       what divvy-k8s lists of them
 //! operations.rs  an update and a drain of a release that is installed, on nodes with kubelet; instead of all others
 //! burst.rs       many pods at once, and their latency; front.rs is the address of two controllers, api.rs a fast client
+//! extender.rs    a stock scheduler with the extender, if one is given; extender/ has its nodes, its pods and its processes
 //! report.rs      what came of it
 //! ```
 //! A control plane is enough: the suite brings its nodes, and where there are others it keeps off them. No container runs, so what a
@@ -26,6 +27,7 @@ mod api;
 mod attacks;
 mod burst;
 mod cluster;
+mod extender;
 mod front;
 mod glue;
 mod node;
@@ -40,7 +42,7 @@ mod views;
 mod workloads;
 
 use std::cell::RefCell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
@@ -71,6 +73,9 @@ struct Cli {
     /// Image with Python, pip and clearml-agent, in which tasks of a ClearML server run on the cluster's own nodes
     #[arg(long, value_name = "IMAGE")]
     task_image: Option<String>,
+    /// Program of a stock kube-scheduler, for the cases of the extender
+    #[arg(long, value_name = "PROGRAM")]
+    kube_scheduler: Option<PathBuf>,
     /// Instead of all other cases: tries the update and the drain of this installed release
     #[arg(long, value_name = "RELEASE", requires = "pod_image")]
     installed: Option<String>,
@@ -139,7 +144,12 @@ fn try_it(cli: Cli) -> Result<bool> {
         chart: cli.chart,
         address: cli.address,
     })?;
-    let leftover = play(&mut report, &stage, cli.task_image.as_deref());
+    let leftover = play(
+        &mut report,
+        &stage,
+        cli.task_image.as_deref(),
+        cli.kube_scheduler.as_deref(),
+    );
     let (pods, system, aside) = (
         stage.pods.clone(),
         stage.system.clone(),
@@ -194,7 +204,12 @@ fn takes_shares(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-fn play(report: &mut Report, stage: &Stage, task_image: Option<&str>) -> Result<()> {
+fn play(
+    report: &mut Report,
+    stage: &Stage,
+    task_image: Option<&str>,
+    kube_scheduler: Option<&Path>,
+) -> Result<()> {
     takes_shares(stage)?;
     stage.serve()?;
     let machine = |name, gpus, carved, labels| Machine {
@@ -242,6 +257,7 @@ fn play(report: &mut Report, stage: &Stage, task_image: Option<&str>) -> Result<
     seeds::all(report, stage, &bare);
     glue::all(report, stage, task_image);
     burst::all(report, stage);
+    extender::all(report, stage, kube_scheduler);
     report.case("unchecked.node", "what a container gets of a claim", || {
         Ok(CaseOutcome::NotChecked(
             "no kubelet runs here; the tests of divvy-k8s have one, and a Docker container"

@@ -496,7 +496,7 @@ impl Drop for Stage {
 }
 
 /// A port that is free now.
-fn free_port() -> Result<u16> {
+pub fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 

@@ -1,4 +1,4 @@
-//! The webhook's HTTPS server: one path, with limits on time, size and number of connections.
+//! A server of one path, with limits on time, size and number of connections: the webhook's, and the extender's.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -13,24 +13,35 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 use tracing::{debug, warn};
 
-use super::dispatch::Dispatch;
-use super::registration::{PATH, TIMEOUT_SECONDS};
+/// What answers the requests.
+pub trait Service: Send + Sync + 'static {
+    /// The path of its requests, which are sent with POST.
+    const PATH: &'static str;
+    /// Bytes of the largest body.
+    const MOST_BYTES: usize;
 
-/// The API server takes requests of 3 MiB (`MaxRequestBodyBytes`); a review of an update has the object twice.
-const MOST_BYTES: usize = 8 << 20;
-/// Reviews of pods are some 10 KiB; of what is larger only so many are read at once, as memory is bounded.
+    /// The answer to a body, as JSON.
+    ///
+    /// # Errors
+    /// The body is not what the path takes; the text says why.
+    fn answer(&self, body: &[u8]) -> impl Future<Output = Result<String, String>> + Send;
+}
+
+/// Requests about pods are some 10 KiB; of what is larger only so many are read at once, as memory is bounded.
 const SMALL_BYTES: u64 = 128 << 10;
 const MOST_LARGE: usize = 4;
 /// For a TLS handshake, and then for the head of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// More connections than API servers open; more wait to be accepted.
+/// How long requests in progress may take once the server ends.
+const DRAIN: Duration = Duration::from_secs(10);
+/// More connections than API servers and schedulers open; more wait to be accepted.
 const MOST_CONNECTIONS: usize = 512;
 
 /// The certificate that is shown, which may change while connections last.
@@ -56,19 +67,18 @@ impl ResolvesServerCert for ServingCert {
     }
 }
 
-/// Takes connections until it is told to stop, then lets those that are there finish.
-pub async fn serve(
+/// Takes connections until it is told to stop, then lets those that are there finish. HTTPS with this certificate, or
+/// HTTP without one.
+///
+/// # Errors
+/// TLS cannot be set up.
+pub async fn serve<S: Service>(
     listener: TcpListener,
-    shown: Arc<ServingCert>,
-    webhook: Arc<Dispatch>,
+    shown: Option<Arc<ServingCert>>,
+    service: Arc<S>,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), rustls::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider);
-    let config = config.with_safe_default_protocol_versions()?;
-    let mut config = config.with_no_client_auth().with_cert_resolver(shown);
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let acceptor = shown.map(acceptor).transpose()?;
     let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     let large = Arc::new(Semaphore::new(MOST_LARGE));
     // Carries no message: it closes when the last connection has gone.
@@ -81,24 +91,36 @@ pub async fn serve(
         let Some((stream, place)) = taken else {
             continue;
         };
-        let (acceptor, webhook, stop) = (acceptor.clone(), Arc::clone(&webhook), stop.clone());
+        let (acceptor, service, stop) = (acceptor.clone(), Arc::clone(&service), stop.clone());
         let large = Arc::clone(&large);
         let alive = alive.clone();
         tokio::spawn(async move {
             let _held = (place, alive);
+            let Some(acceptor) = acceptor else {
+                return converse(stream, &service, &large, stop).await;
+            };
             match timeout(PATIENCE, acceptor.accept(stream)).await {
-                Ok(Ok(stream)) => converse(stream, &webhook, &large, stop).await,
+                Ok(Ok(stream)) => converse(stream, &service, &large, stop).await,
                 Ok(Err(error)) => debug!(%error, "the TLS handshake failed"),
                 Err(_) => debug!("the TLS handshake timed out"),
             }
         });
     }
     drop((listener, alive));
-    let drained = timeout(Duration::from_secs(TIMEOUT_SECONDS), gone.recv()).await;
+    let drained = timeout(DRAIN, gone.recv()).await;
     if drained.is_err() {
         warn!("closed connections that did not end in time");
     }
     Ok(())
+}
+
+fn acceptor(shown: Arc<ServingCert>) -> Result<TlsAcceptor, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider);
+    let config = config.with_safe_default_protocol_versions()?;
+    let mut config = config.with_no_client_auth().with_cert_resolver(shown);
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
 async fn accept(
@@ -117,15 +139,15 @@ async fn accept(
     }
 }
 
-async fn converse(
-    stream: TlsStream<TcpStream>,
-    webhook: &Arc<Dispatch>,
+async fn converse<S: Service>(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    service: &Arc<S>,
     large: &Arc<Semaphore>,
     mut stop: watch::Receiver<bool>,
 ) {
     let service = service_fn(|request: Request<Incoming>| {
-        let (webhook, large) = (Arc::clone(webhook), Arc::clone(large));
-        async move { Ok::<_, Infallible>(answer(&webhook, &large, request).await) }
+        let (service, large) = (Arc::clone(service), Arc::clone(large));
+        async move { Ok::<_, Infallible>(answer(&*service, &large, request).await) }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
@@ -150,8 +172,8 @@ async fn converse(
     }
 }
 
-async fn answer(
-    webhook: &Dispatch,
+async fn answer<S: Service>(
+    service: &S,
     large: &Semaphore,
     request: Request<Incoming>,
 ) -> Response<Body> {
@@ -160,13 +182,13 @@ async fn answer(
         *response.status_mut() = status;
         response
     };
-    if request.uri().path() != PATH {
+    if request.uri().path() != S::PATH {
         return reply(StatusCode::NOT_FOUND, "unknown path\n".to_owned());
     }
     if request.method() != Method::POST {
         return reply(
             StatusCode::METHOD_NOT_ALLOWED,
-            "send AdmissionReviews with POST\n".to_owned(),
+            "send requests with POST\n".to_owned(),
         );
     }
     let said = request.body().size_hint().upper();
@@ -183,7 +205,7 @@ async fn answer(
             }
         },
     };
-    let body = to_bytes(Body::new(request.into_body()), MOST_BYTES);
+    let body = to_bytes(Body::new(request.into_body()), S::MOST_BYTES);
     let body = match timeout(PATIENCE, body).await {
         Ok(Ok(body)) => body,
         Ok(Err(_)) => {
@@ -199,13 +221,13 @@ async fn answer(
             );
         }
     };
-    match webhook.review(&body).await {
-        Ok(review) => {
-            let mut response = reply(StatusCode::OK, review.to_string());
+    match service.answer(&body).await {
+        Ok(text) => {
+            let mut response = reply(StatusCode::OK, text);
             let json = HeaderValue::from_static("application/json");
             response.headers_mut().insert(header::CONTENT_TYPE, json);
             response
         }
-        Err(no) => reply(StatusCode::BAD_REQUEST, format!("{no}\n")),
+        Err(why) => reply(StatusCode::BAD_REQUEST, format!("{why}\n")),
     }
 }

@@ -1,0 +1,123 @@
+//! The extender and its scheduler: what one of them is told of the other fits together.
+
+#![allow(clippy::unwrap_used)]
+
+use serde_json::{Value, json};
+
+use super::render::{Chart, chart, refusal};
+use super::{EXTENDER, SCHEDULER};
+
+const SYSTEM: Option<&str> = Some("divvy-system");
+
+fn arguments(chart: &Chart, container: usize) -> Vec<String> {
+    let deployment = chart.find("Deployment", SYSTEM, "divvy-extender").unwrap();
+    let container = &deployment["spec"]["template"]["spec"]["containers"][container];
+    let list = container["args"].as_array().unwrap();
+    list.iter()
+        .map(|one| one.as_str().unwrap().to_owned())
+        .collect()
+}
+
+fn configuration(chart: &Chart) -> Value {
+    let map = chart.find("ConfigMap", SYSTEM, "divvy-scheduler").unwrap();
+    yaml_serde::from_str(map["data"]["config.yaml"].as_str().unwrap()).unwrap()
+}
+
+/// `KubeSchedulerConfiguration` has these fields (`k8s.io/kube-scheduler/config/v1`); the scheduler refuses unknown ones.
+#[test]
+fn the_scheduler_calls_the_extender_in_its_own_pod_and_goes_on_without_it() {
+    let Some(chart) = chart(SCHEDULER) else {
+        return;
+    };
+    let configuration = configuration(&chart);
+    assert_eq!(
+        configuration["extenders"],
+        json!([{
+            "urlPrefix": "http://127.0.0.1:8888", "prioritizeVerb": "prioritize", "weight": 100,
+            "nodeCacheCapable": true, "ignorable": true, "httpTimeout": "1s",
+        }])
+    );
+    assert_eq!(
+        configuration["profiles"][0]["schedulerName"],
+        "divvy-scheduler"
+    );
+    assert!(arguments(&chart, 0).contains(&"--listen=127.0.0.1:8888".to_owned()));
+    let lease = &configuration["leaderElection"];
+    let (place, name) = (&lease["resourceNamespace"], &lease["resourceName"]);
+    assert!(
+        chart
+            .find("Lease", place.as_str(), name.as_str().unwrap())
+            .is_some()
+    );
+}
+
+/// Two schedulers that allocate the same devices would give them out twice.
+#[test]
+fn all_pods_that_want_devices_go_to_the_one_scheduler_and_the_webhook_serves_it() {
+    let Some(chart) = chart(SCHEDULER) else {
+        return;
+    };
+    let policy = chart.find("MutatingAdmissionPolicy", None, "divvy-scheduler");
+    let spec = &policy.unwrap()["spec"];
+    assert_eq!(spec["reinvocationPolicy"], "IfNeeded");
+    assert_eq!(spec["matchConstraints"].get("namespaceSelector"), None);
+    let mutation = &spec["mutations"][0]["applyConfiguration"]["expression"];
+    assert!(
+        mutation
+            .as_str()
+            .unwrap()
+            .contains("schedulerName: 'divvy-scheduler'")
+    );
+    let controller = chart
+        .find("Deployment", SYSTEM, "divvy-controller")
+        .unwrap();
+    assert!(
+        controller
+            .to_string()
+            .contains("--scheduler=divvy-scheduler")
+    );
+    let webhook = chart
+        .find("MutatingWebhookConfiguration", None, "divvy")
+        .unwrap();
+    for part in webhook["webhooks"].as_array().unwrap() {
+        assert!(
+            part["matchConditions"]
+                .to_string()
+                .contains("'divvy-scheduler'")
+        );
+    }
+}
+
+#[test]
+fn an_extender_for_another_scheduler_has_one_replica_an_address_and_a_certificate() {
+    let Some(chart) = chart(EXTENDER) else { return };
+    let deployment = chart.find("Deployment", SYSTEM, "divvy-extender").unwrap();
+    assert_eq!(deployment["spec"]["replicas"], 1);
+    let arguments = arguments(&chart, 0);
+    for argument in [
+        "--listen=0.0.0.0:8888",
+        "--tls-cert=/etc/divvy/tls/tls.crt",
+        "--metrics",
+    ] {
+        assert!(arguments.contains(&argument.to_owned()), "{arguments:?}");
+    }
+    let service = chart.find("Service", SYSTEM, "divvy-extender").unwrap();
+    assert_eq!(service["spec"]["clusterIP"], "10.96.0.9");
+    assert_eq!(service["spec"]["ports"][0]["port"], 443);
+}
+
+#[test]
+fn what_does_not_go_together_is_refused() {
+    let both = "extender.enabled=true,extender.scheduler.enabled=true,extender.tls.secretName=a";
+    for (values, text) in [
+        (both, "exclude each other"),
+        ("extender.scheduler.name=default-scheduler", "name"),
+        ("extender.policy=fgd", "policy"),
+        ("extender.weight=3", "weight"),
+    ] {
+        let Some(said) = refusal(&["--set", values]) else {
+            return;
+        };
+        assert!(said.contains(text), "{values}: {said}");
+    }
+}
