@@ -5,13 +5,14 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// What the tests of all crates run: the daemon, the limiter in both forms, the simulated driver, and clients.
-const PACKAGES: [&str; 7] = [
+const PACKAGES: [&str; 8] = [
     "divvy",
     "divvy-driver",
     "divvy-preload",
     "divvy-wrapper-cuda",
     "divvy-wrapper-nvml",
     "divvy-sim",
+    "divvy-slurm",
     "divvy-clients",
 ];
 
