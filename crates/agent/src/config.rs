@@ -279,6 +279,7 @@ impl Programs {
             nvml: wrappers.nvml,
             preload: self.preload.clone(),
             slice: slice.to_owned(),
+            slice_by_file: false,
             simulated: simulated.map(|simulated| simulated.lib.clone()),
         };
         match self.injection_preference {

@@ -32,6 +32,7 @@ pub mod injection;
 pub mod processes;
 mod record;
 pub mod replica;
+pub mod slice_entry;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};

@@ -53,6 +53,7 @@ pub use exec::terminal::on_terminal;
 pub use host::account::{Group, UserAccount};
 pub use model::retention::RetentionPolicy;
 pub use standalone::run_standalone;
+pub use supervisor::enter::{enter_slice, slice_access};
 
 /// `divvy supervise DIR`: supervises jobs, each as a process or as a container.
 pub fn supervise(dir: &Path) -> ExitCode {

@@ -26,6 +26,7 @@ mod machine;
 pub mod mig;
 mod program;
 mod run;
+mod slices;
 mod steps;
 mod supervisor;
 mod workload;
@@ -67,6 +68,8 @@ pub struct World {
     /// The fork server fails to start the next supervisor, or its report of the start is lost.
     fork_server_dies: bool,
     engine: Engine,
+    /// Engines that hold slices.
+    engines: slices::Engines,
     gpus: Vec<Health>,
     /// Those that have answered this daemon.
     known: BTreeSet<usize>,
@@ -468,4 +471,72 @@ fn claims_of_a_run_are_held_and_given_back() {
     };
     assert!(told("allocated", "team/train") && told("running", "divvy.dev/slice="));
     assert!(told("ended", "released"));
+}
+
+#[test]
+fn slices_end_with_their_process_and_their_control_group_and_after_a_restart() {
+    // Two slices are lent. Each ends while there is no daemon.
+    let mut run = Run::new(1);
+    let request = |run: &mut Run, name: &str, ends| {
+        run.inbox
+            .push(crate::controller::mailbox::Message::HoldClaim {
+                uid: name.to_owned(),
+                claim: Box::new(divvy_api::v1::Claim {
+                    devices: vec![divvy_api::v1::ClaimDevice::share("0", 125)],
+                    ends: Some(ends),
+                    ..divvy_api::v1::Claim::default()
+                }),
+                by: Box::new(accounts::caller(accounts::ME)),
+                reply: tokio::sync::oneshot::channel().0,
+            });
+    };
+    let steps = |run: &mut Run, steps: &str| {
+        for step in steps.split_whitespace() {
+            let step: Step = step.parse().expect("a step");
+            run.step(step).expect("nothing is broken");
+        }
+    };
+    steps(&mut run, "round:0 time:1");
+    let engine = with(|world| world.spawn(1, None, kernel::Kind::Engine)).expect("a world");
+    request(
+        &mut run,
+        "by-pid",
+        divvy_api::v1::ClaimEnd::with_process(engine, None),
+    );
+    request(
+        &mut run,
+        "by-group",
+        divvy_api::v1::ClaimEnd::with_cgroup("/sys/fs/cgroup/g"),
+    );
+    steps(&mut run, "round:0 round:0 round:0");
+    let group = PathBuf::from("/sys/fs/cgroup/g");
+    with(|world| world.group_appears(&group));
+    steps(&mut run, "time:1 round:0 round:0 stop:0");
+    with(|world| world.kill(engine));
+    steps(&mut run, "round:0 time:1 round:0 round:0 stop:0");
+    // Another group under the same name is not the one of the slice.
+    with(|world| {
+        world.group_goes(&group);
+        world.group_appears(&group);
+    });
+    steps(&mut run, "round:0 time:1 round:0 round:0");
+    let events =
+        crate::journal::events_after(&run.home.database(), 0, 1000, None).expect("a journal");
+    let said = |kind: &str, word: &str| {
+        let mut events = events.iter();
+        events.any(|event| event.kind == kind && event.text.contains(word))
+    };
+    assert!(said("running", "divvy.dev/slice="), "{events:?}");
+    assert!(said("stopping", "has ended"), "{events:?}");
+    assert!(
+        said("stopping", "/sys/fs/cgroup/g was removed"),
+        "{events:?}"
+    );
+    assert!(run.living().is_empty(), "a slice is left");
+    assert!(
+        std::fs::read_dir(run.home.slices())
+            .expect("a folder")
+            .next()
+            .is_none()
+    );
 }

@@ -21,6 +21,7 @@
 //! the terminal's foreground group, so that keys reach it as if Divvy were not there.
 
 mod bind_mounts;
+pub mod enter;
 pub mod forkserver;
 pub mod handle;
 pub mod injection;

@@ -4,7 +4,7 @@
 //! Without it, files that a reboot may delete are in the runtime folder, all others in the state folder:
 //!
 //! ```text
-//! runtime: $XDG_RUNTIME_DIR/divvy, else /run/user/UID/divvy, else /tmp/divvy-UID     divvy.sock  sim/  solo/  mounts/
+//! runtime: $XDG_RUNTIME_DIR/divvy, else /run/user/UID/divvy, else /tmp/divvy-UID     divvy.sock  sim/  solo/  mounts/  claims/
 //! slices:  the runtime folder where that is memory, else /dev/shm/divvy-UID          slices/ID/
 //! state:   $XDG_STATE_HOME/divvy, else ~/.local/state/divvy                          state.db  daemon.lock  daemon.log  jobs/ID/  mig/
 //! ```
@@ -165,7 +165,13 @@ impl Home {
         ] {
             private_dir(dir)?;
         }
-        for dir in [self.jobs(), self.sim(), self.solo(), self.mounts()] {
+        for dir in [
+            self.jobs(),
+            self.sim(),
+            self.solo(),
+            self.mounts(),
+            self.claims(),
+        ] {
             private_dir(&dir)?;
         }
         Ok(())
@@ -185,6 +191,11 @@ impl Home {
     /// folders mounted there.
     pub fn mounts(&self) -> PathBuf {
         self.runtime.join("mounts")
+    }
+
+    /// Entries of slices: `UID/NAME.json` tells a process of that user how to enter the slice with that name.
+    pub fn claims(&self) -> PathBuf {
+        self.runtime.join("claims")
     }
 
     /// Slice folder of a job.

@@ -14,7 +14,7 @@ pub mod home;
 pub mod last_lines;
 #[cfg(feature = "openapi")]
 pub mod openapi;
-mod proc;
+pub mod proc;
 pub mod program;
 pub mod route;
 pub mod spelling;

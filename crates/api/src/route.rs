@@ -182,7 +182,7 @@ pub const ROUTES: &[Route] = &[
     },
     get(
         "/v1/claims",
-        "Claims that another scheduler has allocated and not released, oldest first",
+        "Claims that another scheduler has allocated and not released, and slices, oldest first. Below the role operator, the caller's own",
         CLAIMS,
     ),
     Route {
@@ -199,7 +199,7 @@ pub const ROUTES: &[Route] = &[
         method: "DELETE",
         ..get(
             "/v1/claims/{uid}",
-            "Release a claim; succeeds for a claim that is not held",
+            "Release a claim; succeeds for a claim that is not held. The owner of a slice may release it",
             CLAIMS,
         )
     },

@@ -37,7 +37,7 @@ pub use board::{
 };
 pub use brief::Brief;
 pub use bypass::{Bypass, BypassAction, BypassWay};
-pub use claim::{Claim, ClaimDevice, ClaimInstance, HeldClaim, JobClaim, MigPlacement};
+pub use claim::{Claim, ClaimDevice, ClaimEnd, ClaimInstance, HeldClaim, JobClaim, MigPlacement};
 pub use config::{ConfigOrigin, ConfigReload, ConfigValue};
 pub use confirm::{Confirm, Confirmation};
 pub use container::{Container, DockerArgs, Starter};

@@ -14,6 +14,7 @@ mod lists;
 mod project;
 mod select;
 mod simulate;
+mod slice;
 mod terms;
 mod top;
 mod usage;
@@ -41,7 +42,8 @@ pub use init::AdminInit;
 pub use lists::{JobFilter, Look, Ps};
 pub use project::{AdminProject, ProjectArgs, RemoveProject};
 pub use select::{Cancel, Select};
-pub use simulate::Simulate;
+pub use simulate::{Eighths, Mode, Question, Rule, Simulate, Switch};
+pub use slice::{EnvFormat, SliceCreate, SliceEnter, SliceEnv, SliceRm, SliceVerb};
 pub use terms::{IdleWord, TermArgs};
 pub use top::Top;
 pub use usage::Usage;
@@ -155,6 +157,9 @@ pub enum Verb {
     /// Run containers in slices
     #[command(subcommand)]
     Docker(Docker),
+    /// Hold slices for programs of other engines
+    #[command(subcommand)]
+    Slice(SliceVerb),
     /// List pending and running jobs
     Ps(Ps),
     /// Watch GPUs, jobs and pending jobs, live
@@ -212,7 +217,7 @@ pub enum Verb {
     Doctor(Doctor),
     /// Try to exceed a memory limit in many ways, and report the results
     Selftest(Selftest),
-    /// Compare ways to place MIG instances, on simulated GPUs
+    /// Compare placements, and ask what a change would do to waits
     Simulate(Box<Simulate>),
     /// Change GPU modes and projects, and manage MIG instances
     #[command(subcommand)]

@@ -114,6 +114,7 @@ fn taught(command: clap::Command, above: &str) -> clap::Command {
             ("run" | "submit" | "shell" | "move" | "ps", "queue") => queues,
             ("ps", "state") => || words(filters::states_and_ends()),
             ("ps", "sort") => || words(SORTS),
+            ("slice enter" | "slice env", "name") | ("slice rm", "names") => slices,
             (_, "project") | ("admin project set" | "admin project rm", "name") => projects,
             ("admin gpu", "gpu") | ("selftest", "gpu") | (_, "gpus_on") => gpus,
             (_, "isolation") => || words(Isolation::ALL.map(|kind| kind.to_string())),
@@ -121,7 +122,7 @@ fn taught(command: clap::Command, above: &str) -> clap::Command {
             (_, "mig_profile") => mig_profiles,
             (_, "sim") => || words(MODELS.map(|model| format!("{model}:1"))),
             ("usage", "by") => return arg.add(ArgValueCompleter::new(groups)),
-            ("run" | "submit" | "exec" | "advise", "command") => {
+            ("run" | "submit" | "exec" | "advise" | "slice enter", "command") => {
                 return arg.add(ArgValueCompleter::new(CommandLine));
             }
             _ => return arg,
@@ -331,6 +332,16 @@ fn queues() -> Vec<CompletionCandidate> {
         candidate(queue.name, about)
     });
     all.collect()
+}
+
+fn slices() -> Vec<CompletionCandidate> {
+    let claims = ask(async |client| client.claims().await).unwrap_or_default();
+    let slices = claims
+        .into_iter()
+        .filter(|claim| claim.namespace.is_empty());
+    slices
+        .map(|claim| candidate(claim.uid, claim.owner))
+        .collect()
 }
 
 fn projects() -> Vec<CompletionCandidate> {

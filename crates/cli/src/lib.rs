@@ -35,7 +35,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use divvy_api::daemon::Configured;
-use divvy_api::standalone::{ProgramResult, StandaloneOptions};
+use divvy_api::home::Home;
+use divvy_api::standalone::{ProgramResult, SliceAccess, StandaloneOptions};
 use divvy_api::v1::{Error, Finding, Gpu, JournalFile};
 
 pub use serve::PASSWORD_FLAG;
@@ -55,6 +56,10 @@ pub struct Backend {
     pub run_here: fn(&Path) -> Result<ProgramResult, Error>,
     /// Runs a program in a slice without a daemon; gives its exit code.
     pub solo: fn(StandaloneOptions) -> Result<u8, Error>,
+    /// Enters the slice with this name and becomes the program; gives the exit code of one that cannot start.
+    pub enter_slice: fn(&Home, &str, &[OsString]) -> Result<u8, Error>,
+    /// The way into a slice, with the mounts where this process may make them.
+    pub slice_access: fn(&Home, &str, bool) -> Result<SliceAccess, Error>,
     /// Measures the memory of a CUDA context on the GPU with this UUID and prints it; the daemon starts it.
     pub probe_context: fn(&str) -> ExitCode,
     /// Calls one checkpoint function of the driver for the process with this pid and start time, and prints the answer;

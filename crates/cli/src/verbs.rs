@@ -23,6 +23,7 @@ mod selftest;
 mod shell;
 pub(crate) mod signals;
 mod simulate;
+mod slice;
 mod stop;
 mod stop_reasons;
 mod submit;
@@ -54,6 +55,7 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Exec(args) => block_on(exec::exec(args)),
         Verb::Attach(args) => block_on(attach::attach(args)),
         Verb::Docker(args) => docker::docker(args, backend),
+        Verb::Slice(args) => slice::slice(args, backend),
         Verb::Submit(args) => block_on(submit::submit(*args)),
         Verb::Ps(args) => block_on(read::jobs(args)),
         Verb::Top(args) => block_on(watch(args)),

@@ -19,6 +19,8 @@ fn main() -> ExitCode {
         on_terminal: divvy_agent::on_terminal,
         run_here: divvy_agent::run_client_job,
         solo: divvy_agent::run_standalone,
+        enter_slice: divvy_agent::enter_slice,
+        slice_access: divvy_agent::slice_access,
         probe_context: divvy_agent::probe_context,
         checkpoint: divvy_agent::checkpoint,
         probe_limits: divvy_agent::probe_limits,

@@ -93,9 +93,11 @@ pub fn known(method: &str, path: &str) -> Option<Verb> {
         ("GET" | "HEAD", Some("v1"), Some("gpus"), Some(_)) if path.ends_with("/placements") => {
             Some(Verb::View)
         }
-        // Names of other schedulers' users are in them.
-        ("GET" | "HEAD", Some("v1"), Some("claims"), None) => Some(Verb::Read),
-        ("PUT" | "DELETE", Some("v1"), Some("claims"), Some(_)) => Some(Verb::Administer),
+        // The list has the caller's own alone, below the role of an operator.
+        ("GET" | "HEAD", Some("v1"), Some("claims"), None) => Some(Verb::View),
+        // The controller knows the claim's owner, and decides.
+        ("DELETE", Some("v1"), Some("claims"), Some(_)) => Some(Verb::Submit),
+        ("PUT", Some("v1"), Some("claims"), Some(_)) => Some(Verb::Administer),
         ("POST", Some("v1"), Some("jobs"), None) => Some(Verb::Submit),
         ("POST", Some("v1"), Some("mig"), Some("gc")) => Some(Verb::CleanUp),
         ("PATCH", Some("v1"), Some("gpus"), Some(_))
@@ -126,6 +128,7 @@ mod tests {
             &[
                 "GET /v1/advice",
                 "GET /v1/board",
+                "GET /v1/claims",
                 "GET /v1/events",
                 "GET /v1/gpus",
                 "GET /v1/gpus/{gpu}/placements",
@@ -145,13 +148,12 @@ mod tests {
         (
             Verb::Read,
             &[
-                "GET /v1/claims",
                 "GET /v1/jobs/{job}/docker",
                 "GET /v1/jobs/{job}/log",
                 "GET /v1/jobs/{job}/oom",
             ],
         ),
-        (Verb::Submit, &["POST /v1/jobs"]),
+        (Verb::Submit, &["DELETE /v1/claims/{uid}", "POST /v1/jobs"]),
         (
             Verb::Change,
             &[
@@ -172,7 +174,6 @@ mod tests {
         (
             Verb::Administer,
             &[
-                "DELETE /v1/claims/{uid}",
                 "DELETE /v1/projects/{project}",
                 "GET /v1/config",
                 "POST /v1/config/reload",

@@ -2,14 +2,17 @@
 //!
 //! ```text
 //! PUT ──► placed or refused ──► journal ──► MIG instances ──► slice, files, CDI device ──► journal: lent ──► reply
-//! DELETE ──► journal: stopping ──► no process left? ──► device, slice, instances go ──► journal: ended
+//! DELETE, or its end ──► journal: stopping ──► no process left? ──► device, slice, instances go ──► journal: ended
 //! ```
 //! A claim is a job without a program and a supervisor. The client gets its reply only once the claim is lent. A
 //! restarted daemon therefore takes back a claim that an earlier daemon only began, and the client asks again. A lent
-//! claim ends when the client releases it, or when the machine has rebooted since. No other event of a job's life
-//! applies to it.
+//! claim ends when the client releases it, or when the machine has rebooted since. A slice of `divvy slice` ends also with
+//! its process or control group ([`crate::model::claim::end`]). No other event of a job's life applies to it.
 
+mod ends;
+pub(in crate::controller) mod entries;
 pub(in crate::controller) mod files;
+mod place;
 pub(in crate::controller) mod view;
 
 use std::collections::BTreeMap;
@@ -17,12 +20,11 @@ use std::sync::Arc;
 
 use divvy_api::v1::{self, Error, ErrorCode, Runner};
 use divvy_core::job::{Event, ProgramExit, StopReason};
-use divvy_core::pinned::{PinnedAllocation, allocate_pinned};
-use divvy_core::{GpuUuid, JobId, JobState, QueueName};
+use divvy_core::{GpuUuid, JobId, JobState, QueueName, Request};
 
 use super::lifecycle::schedule;
 use super::lifecycle::start::{overheads, slice_layout};
-use crate::auth::Caller;
+use crate::auth::{Caller, JobRelation, Verb};
 use crate::container::cdi;
 use crate::controller::admission::text_budget;
 use crate::controller::effects::Effects;
@@ -31,13 +33,14 @@ use crate::controller::lifecycle::{cancel, confirm, finalize, orphans, resize};
 use crate::controller::observe::{reconcile, usage};
 use crate::controller::state::mig::{MigManager, is_divided};
 use crate::controller::state::{GpuState, Jobs, State};
-use crate::controller::{active_set, mig, observe, sharing};
+use crate::controller::{active_set, mig, observe};
 use crate::gpu::slice::HeldSlice;
 use crate::host::clock::now;
 use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
 use crate::job_dir::{ExitRecord, RunOutcome};
 use crate::journal::StoreError;
+use crate::model::cause::Cause;
 use crate::model::claim::{self, Claim, ClaimRequest};
 use crate::model::job::{Credentials, Job, JobSpec, NewJob};
 use crate::model::policy::JobPolicy;
@@ -49,10 +52,10 @@ impl Job {
         self.spec.policy.claim.as_deref()
     }
 
-    /// The owner of the programs in a job's MIG instances. One user brings all claims, so a claim's tenant is its
-    /// namespace. The `/` at its end occurs in no user name.
+    /// The owner of the programs in a job's MIG instances. One user brings all claims with a namespace, so that is their
+    /// tenant. The `/` at its end occurs in no user name.
     pub(super) fn tenant(&self) -> String {
-        match self.claim() {
+        match self.claim().filter(|claim| !claim.is_slice()) {
             Some(claim) => format!("{}/", claim.namespace),
             // A front end may name its users freely, and so a name could equal a namespace.
             None => self.spec.user.trim_end_matches('/').to_owned(),
@@ -76,6 +79,16 @@ pub(super) fn find_claim(jobs: &Jobs, uid: &str) -> Option<JobId> {
 pub(super) fn refuse_for_claim(jobs: &Jobs, id: JobId, what: &str) -> Option<Error> {
     let active = jobs.active.get(&id)?;
     let claim = active.job.claim()?;
+    if claim.is_slice() {
+        let name = &claim.uid;
+        let why = format!(
+            "job {id} is the slice {name} of a program that Divvy did not start, and cannot be {what}"
+        );
+        let hint = format!(
+            "enter it with `divvy slice enter {name}`, or end it with `divvy slice rm {name}`"
+        );
+        return Some(Error::new(ErrorCode::Conflict, why).hint(hint));
+    }
     let why = format!(
         "job {id} is the claim {} of another scheduler, and cannot be {what} here",
         claim.label()
@@ -99,7 +112,8 @@ fn below_context(gpus: &GpuState, job: &Job) -> Option<String> {
     })
 }
 
-/// Holds the devices that a claim names, or refuses the claim. A repeated claim gets the job that already holds it.
+/// Holds the devices that a claim names, or refuses the claim. A repeated claim gets the job that already holds it. The
+/// account of `by` is the owner.
 pub(super) fn hold_claim(
     state: &mut State,
     fx: &mut Effects,
@@ -108,18 +122,34 @@ pub(super) fn hold_claim(
     body: v1::Claim,
     by: &Caller,
 ) -> Result<Result<JobId, Error>, StoreError> {
-    let asked = match claim::parse(uid, body, &state.mig.boot) {
+    let devices = &state.gpus.devices;
+    let uuid_of = |index| {
+        let mut gpus = devices.iter().map(|device| &device.gpu);
+        let gpu = gpus.find(|gpu| gpu.index == index)?;
+        Some(gpu.uuid.clone())
+    };
+    let asked = match claim::parse(uid, body, &state.mig.boot, uuid_of) {
         Ok(asked) => asked,
         Err(error) => return Ok(Err(error)),
     };
     if let Some(id) = find_claim(&state.jobs, uid) {
-        return hold_existing(state, fx, io, id, &asked);
+        return hold_existing(state, fx, io, id, &asked, by);
     }
-    let placed = match place_beside_others(state, io, &asked) {
-        Ok(placed) => placed,
+    let prepared = ends::begin(&state.jobs, asked)
+        .and_then(|asked| place::place_beside_others(state, io, asked));
+    let (asked, placed) = match prepared {
+        Ok(prepared) => prepared,
         Err(error) => return Ok(Err(error)),
     };
-    let ClaimRequest { claim, request, .. } = asked;
+    let ClaimRequest {
+        claim,
+        amount,
+        compute,
+    } = asked;
+    let request = Request {
+        compute,
+        ..amount.into()
+    };
     let new = NewJob {
         spec: JobSpec {
             name: claim.label(),
@@ -168,23 +198,6 @@ pub(super) fn hold_claim(
     Ok(Ok(id))
 }
 
-/// Allocates the devices of a claim beside the jobs of this daemon and of other daemons.
-fn place_beside_others(
-    state: &mut State,
-    io: &Io,
-    asked: &ClaimRequest,
-) -> Result<PinnedAllocation, Error> {
-    for _ in 0..2 {
-        let placed = allocate_pinned(&schedule::snapshot(state, io), &asked.devices)
-            .map_err(|misfit| claim::refusal(&misfit))?;
-        if sharing::acquire(state, io, placed.grants.iter(), &[]).is_ok() {
-            return Ok(placed);
-        }
-    }
-    let why = "another daemon of this machine is taking a part of the GPU now";
-    Err(Error::new(ErrorCode::WouldWait, why).hint("try again in a moment"))
-}
-
 /// Handles a claim that is already held: creates its missing files again.
 fn hold_existing(
     state: &mut State,
@@ -192,6 +205,7 @@ fn hold_existing(
     io: &Io,
     id: JobId,
     asked: &ClaimRequest,
+    by: &Caller,
 ) -> Result<Result<JobId, Error>, StoreError> {
     let conflict =
         |why: String, hint: &str| Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
@@ -207,17 +221,26 @@ fn hold_existing(
         let why = format!("claim {uid} is still being released");
         return conflict(why, "try again in a moment");
     }
-    if !claim.is_same_request(&asked.claim) || job.spec.request.compute != asked.request.compute {
-        let why = format!("claim {uid} is already allocated, with other devices or settings");
-        let hint = format!("release it first: DELETE /v1/claims/{uid}");
+    let is_slice = claim.is_slice();
+    let is_others = is_slice && job.spec.credentials.uid != by.account.uid;
+    if !asked.claim.is_met_by(claim) || job.spec.request.compute != asked.compute || is_others {
+        let what = if is_slice { "slice" } else { "claim" };
+        let why = format!("{what} {uid} is already allocated, with other devices or settings");
+        let hint = match is_slice {
+            true => {
+                format!("compare with `divvy slice ls`, or release it first: divvy slice rm {uid}")
+            }
+            false => format!("release it first: DELETE /v1/claims/{uid}"),
+        };
         return conflict(why, &hint);
     }
     if claim.pods != asked.claim.pods {
+        let changed = Claim {
+            pods: asked.claim.pods.clone(),
+            ..claim.clone()
+        };
         let ask = Arc::make_mut(&mut job.spec);
-        ask.policy.claim = Some(Box::new(Claim {
-            boot: state.mig.boot.clone(),
-            ..asked.claim.clone()
-        }));
+        ask.policy.claim = Some(Box::new(changed));
         let job = job.clone();
         io.store.save_amended(&job, &BTreeMap::new())?;
         fx.jobs.changed.insert(id);
@@ -238,19 +261,46 @@ fn hold_existing(
     Ok(Ok(id))
 }
 
-/// Releases a claim; `None` if no job holds it.
+/// Releases a claim; `None` if no job holds it. A slice may be released by its owner and by operators, any other claim
+/// by admins.
 pub(super) fn release_claim(
     jobs: &mut Jobs,
     fx: &mut Effects,
     io: &Io,
     uid: &str,
-) -> Result<Option<JobId>, StoreError> {
+    by: &Caller,
+) -> Result<Result<Option<JobId>, Error>, StoreError> {
     let Some(id) = find_claim(jobs, uid) else {
-        return Ok(None);
+        return Ok(Ok(None));
     };
-    cancel::stop_job(jobs, fx, io, id, StopReason::Release, "released")?;
+    let job = jobs.active.get(&id).map(|active| &active.job);
+    let slice = job.filter(|job| job.claim().is_some_and(Claim::is_slice));
+    let (verb, whose) = match slice {
+        Some(job) => (Verb::Change, by.whose(job.spec.credentials.uid)),
+        None => (Verb::Administer, JobRelation::None),
+    };
+    if let Err(error) = by.authorize(verb, whose) {
+        return Ok(Err(error));
+    }
+    let cause = match slice.is_some() {
+        true => Cause::requested_by("released", by),
+        false => "released".into(),
+    };
+    end(jobs, fx, io, id, cause)?;
     fx.failpoints.push("claim.released");
-    Ok(Some(id))
+    Ok(Ok(Some(id)))
+}
+
+/// Lets no more programs into a claim, and releases it once its processes are gone.
+fn end(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    cause: impl Into<Cause>,
+) -> Result<(), StoreError> {
+    entries::remove(jobs, io, id);
+    cancel::stop_job(jobs, fx, io, id, StopReason::Release, cause)
 }
 
 /// Creates the slice, files and CDI device of a claim that has its grants; the next round journals the result.
@@ -325,8 +375,9 @@ pub(super) fn check_claim(
                 ),
             }
         }
+        (JobState::Bound { .. }, _) => ends::check(state, fx, io, id),
         (JobState::Queued | JobState::Starting { .. } | JobState::Running { .. }, _)
-        | (JobState::Bound { .. } | JobState::Ended { .. }, _) => Ok(()),
+        | (JobState::Ended { .. }, _) => Ok(()),
     }
 }
 
@@ -380,6 +431,7 @@ fn end_claim(
     {
         tracing::warn!(job = %id, %error, "cannot remove the claim's CDI file; it stays until the next start");
     }
+    entries::remove(jobs, io, id);
     finalize::free_slice(jobs, io, id);
     reach("claim.freed");
     mig::claim::release_instances(mig, io, id)?;
@@ -437,6 +489,9 @@ pub(super) fn resume_claim(
                 }
             }
             files::register_claim(&state.jobs, io, id);
+            if let Err(error) = entries::write(state, io, id) {
+                tracing::warn!(job = %id, %error, "cannot write the slice's entry again");
+            }
             resize::apply_limits(&state.jobs, io, id);
             // The first observation of the driver shows which processes remain.
             fx.jobs.recheck.push(id);

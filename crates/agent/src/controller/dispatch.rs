@@ -128,8 +128,8 @@ pub(super) fn handle(
             let result = claims::hold_claim(state, fx, io, &uid, *claim, &by)?;
             fx.replies.claims.push((reply, result));
         }
-        Message::ReleaseClaim { uid, reply } => {
-            let result = claims::release_claim(&mut state.jobs, fx, io, &uid)?;
+        Message::ReleaseClaim { uid, by, reply } => {
+            let result = claims::release_claim(&mut state.jobs, fx, io, &uid, &by)?;
             fx.replies.claim_releases.push((reply, result));
         }
         Message::Resize {

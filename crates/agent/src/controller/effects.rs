@@ -67,6 +67,9 @@ pub struct JobEffects {
     pub recheck: Vec<JobId>,
 }
 
+/// A reply to the release of a claim, with the claim's job where there was one.
+pub type ClaimReleaseReply = (Reply<Option<JobId>>, Result<Option<JobId>, Error>);
+
 /// Answers to callers, sent once the round is durable.
 #[derive(Default)]
 pub struct Replies {
@@ -83,7 +86,7 @@ pub struct Replies {
     /// Replies to held or refused claims.
     pub claims: Vec<(Reply<JobId>, Result<JobId, Error>)>,
     /// Replies to releases of claims.
-    pub claim_releases: Vec<(Reply<Option<JobId>>, Option<JobId>)>,
+    pub claim_releases: Vec<ClaimReleaseReply>,
     /// Replies to changes of a GPU's mode.
     pub gpu_modes: Vec<(Reply<GpuChanged>, Result<GpuChanged, Error>)>,
     /// Idle MIG instances that will be destroyed.

@@ -102,12 +102,14 @@ pub enum Message {
     HoldClaim {
         uid: String,
         claim: Box<Claim>,
+        /// The caller, with the account of the claim's owner.
         by: Box<Caller>,
         reply: Reply<JobId>,
     },
     /// Releases a claim; replies `None` if it is not held.
     ReleaseClaim {
         uid: String,
+        by: Box<Caller>,
         reply: Reply<Option<JobId>>,
     },
     /// Changes the amount or the compute mode of a job.

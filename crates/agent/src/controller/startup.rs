@@ -5,7 +5,7 @@ use divvy_core::{JobId, JobState};
 use super::admission::dependencies::DependencyOutcomes;
 use super::lifecycle::start::{overheads, records, slice_layout};
 use crate::controller::admission::dependencies;
-use crate::controller::claims::files;
+use crate::controller::claims::{entries, files};
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{container, job_sync, resize, start};
@@ -44,6 +44,7 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
     unjournaled::find_unknown(&mut state.jobs, io)?;
     remove_orphaned_slices(&state.jobs, io);
     files::remove_stale_cdi_files(&state.jobs, io);
+    entries::remove_stale(&state.jobs, io);
     container::remove_stale_mounts(&state.jobs, io);
     let lives = |job: JobId| {
         state.jobs.active.contains_key(&job) || state.jobs.unjournaled.contains_key(&job)

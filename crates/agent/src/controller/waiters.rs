@@ -107,8 +107,8 @@ pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, i
     for (reply, result) in std::mem::take(&mut fx.replies.claims) {
         let _ = reply.send(result);
     }
-    for (reply, id) in std::mem::take(&mut fx.replies.claim_releases) {
-        let _ = reply.send(Ok(id));
+    for (reply, result) in std::mem::take(&mut fx.replies.claim_releases) {
+        let _ = reply.send(result);
     }
     for done in std::mem::take(&mut fx.replies.prunes) {
         let _ = done.send(());

@@ -154,7 +154,7 @@ pub fn build_sample(
 /// PID namespaces that processes of jobs without a supervisor say they are in.
 fn container_namespaces(before: &LedgersBefore, roster: &WatchedJobs) -> BTreeSet<u64> {
     let here = process::own_pid_namespace();
-    let bound = roster.iter().filter(|(_, entry)| entry.mount.is_some());
+    let bound = roster.iter().filter(|(_, entry)| !entry.mounts.is_empty());
     let accounts = bound.filter_map(|(job, _)| before.get(&job)?.as_ref().ok());
     let owners = accounts.flat_map(Snapshot::processes);
     let namespaces = owners.map(|process| process.owner.pid_namespace);

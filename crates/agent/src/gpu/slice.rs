@@ -276,7 +276,7 @@ impl HeldSlice {
                 slots: self.slots.clone(),
             }),
             roots,
-            mount: None,
+            mounts: Vec::new(),
             cgroup: None,
             pods: Vec::new(),
         }

@@ -19,7 +19,7 @@ pub struct WatchedJob {
     /// Its supervisor and its program, as far as they are known; also dead ones.
     pub roots: Vec<Process>,
     /// What is mounted for its processes and for no others, where it has no supervisor.
-    pub mount: Option<MountSource>,
+    pub mounts: Vec<MountSource>,
     /// Its control group, once its supervisor has said which.
     pub cgroup: Option<PathBuf>,
     /// The uids of the Kubernetes pods that a claim is reserved for.
@@ -32,7 +32,7 @@ impl WatchedJob {
         Self {
             ledger: None,
             roots: Vec::new(),
-            mount: None,
+            mounts: Vec::new(),
             cgroup: None,
             pods: Vec::new(),
         }
@@ -123,7 +123,7 @@ impl WatchedJobs {
 
     /// Whether any job is known by what is mounted for its processes.
     pub fn has_mounted(&self) -> bool {
-        self.entries.values().any(|entry| entry.mount.is_some())
+        self.entries.values().any(|entry| !entry.mounts.is_empty())
     }
 
     /// Whether any job is known by its control group.
@@ -157,10 +157,7 @@ impl WatchedJobs {
 
     /// The job that one of these places is mounted for.
     pub fn job_of_mount(&self, places: &[MountSource]) -> Option<JobId> {
-        let is_its = |entry: &WatchedJob| {
-            let mounted = entry.mount.as_ref();
-            mounted.is_some_and(|place| places.contains(place))
-        };
+        let is_its = |entry: &WatchedJob| entry.mounts.iter().any(|own| places.contains(own));
         let mut entries = self.iter();
         entries.find(|(_, entry)| is_its(entry)).map(|(job, _)| job)
     }

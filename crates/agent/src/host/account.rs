@@ -66,6 +66,17 @@ impl UserAccount {
         user.map(lookup).transpose()
     }
 
+    /// The user with this uid, in the group that the database has for it; `None` where the database has none.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub fn with_uid(uid: u32) -> Result<Option<Self>, UserLookupError> {
+        let user = answered(User::from_uid(Uid::from_raw(uid)));
+        let user = user.map_err(|source| UserLookupError::Uid { uid, source })?;
+        user.map(|user| Self::lookup(uid, user.gid.as_raw()))
+            .transpose()
+    }
+
     /// Adds groups that it is in besides.
     ///
     /// # Errors
@@ -134,7 +145,9 @@ mod tests {
         let root = UserAccount::lookup(0, 0).unwrap();
         assert_eq!(root.name, "root");
         assert!(root.groups.iter().any(|group| group.gid == 0));
-        assert_eq!(UserAccount::by_name("root"), Ok(Some(root)));
+        assert_eq!(UserAccount::by_name("root"), Ok(Some(root.clone())));
+        assert_eq!(UserAccount::with_uid(0), Ok(Some(root)));
+        assert_eq!(UserAccount::with_uid(3_999_999_999), Ok(None));
         assert_eq!(UserAccount::by_name("no such user"), Ok(None));
         let nobody = UserAccount::lookup(3_999_999_999, 3_999_999_998).unwrap();
         assert_eq!(nobody.name, "3999999999");

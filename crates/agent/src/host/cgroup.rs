@@ -123,6 +123,49 @@ pub fn cgroup_of(pid: u32) -> Option<PathBuf> {
     seen(&proc_path(pid, "cgroup"))
 }
 
+/// Types of the file systems of control groups, from `linux/magic.h`.
+const FILE_SYSTEMS: [i64; 2] = [0x6367_7270, 0x0027_e0eb];
+
+/// The inode of the control group with this folder; `None` where there is none at present.
+///
+/// # Errors
+/// Those of the kernel, and `EINVAL` for a folder that is no control group, or the root of all.
+pub fn id(folder: &Path) -> io::Result<Option<u64>> {
+    use std::os::unix::fs::MetadataExt as _;
+    #[allow(
+        clippy::unnecessary_cast,
+        reason = "the field's type differs between architectures"
+    )]
+    let is_group = |path: &Path| {
+        let stat = rustix::fs::statfs(path)?;
+        Ok::<_, io::Error>(FILE_SYSTEMS.contains(&(stat.f_type as i64)))
+    };
+    let not_a_group = || io::Error::new(io::ErrorKind::InvalidInput, "not a control group");
+    let parent = folder.parent().ok_or_else(not_a_group)?;
+    let is_absent = |error: &io::Error| {
+        matches!(
+            error.kind(),
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+        )
+    };
+    let mut above = parent;
+    let is_below_group = loop {
+        match is_group(above) {
+            Err(error) if is_absent(&error) => above = above.parent().ok_or_else(not_a_group)?,
+            other => break other?,
+        }
+    };
+    if !is_below_group {
+        return Err(not_a_group());
+    }
+    match fs::symlink_metadata(folder) {
+        Ok(meta) if meta.is_dir() => Ok(Some(meta.ino())),
+        Ok(_) => Err(not_a_group()),
+        Err(error) if is_absent(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// The groups that a process is in, of every hierarchy: the text of `/proc/PID/cgroup`.
 pub fn groups_of(pid: u32) -> Option<String> {
     fs::read_to_string(proc_path(pid, "cgroup")).ok()
@@ -318,6 +361,26 @@ impl CgroupEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_folder_below_the_root_of_control_groups_is_one() {
+        let folder = tempfile::tempdir().unwrap();
+        for outside in [
+            folder.path(),
+            &folder.path().join("gone/gone"),
+            Path::new("/"),
+        ] {
+            let error = id(outside).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{outside:?}");
+        }
+        let Some(own) = own().filter(|own| id(own).is_ok()) else {
+            eprintln!("skipped: this process is in no control group of its own");
+            return;
+        };
+        assert!(id(&own).unwrap().is_some());
+        assert_eq!(id(&own.join("divvy-no-such-group/deeper")).unwrap(), None);
+        assert!(id(&own.join("cgroup.procs")).is_err());
+    }
 
     #[test]
     fn a_group_whose_processes_the_kernel_counts_is_bounded_and_another_is_let_be() {

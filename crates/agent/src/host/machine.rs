@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use rustix::fs::statvfs;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use super::cgroup;
 use super::disk::FreeSpace;
 use super::process::{Process, to_rustix_pid};
 
@@ -42,6 +43,12 @@ pub trait Machine: Sync {
     /// # Errors
     /// Those of statvfs(3).
     fn free_space(&self, folder: &Path, is_root: bool) -> io::Result<FreeSpace>;
+
+    /// The number (inode) of the control group with this folder; `None` where there is none at present.
+    ///
+    /// # Errors
+    /// Those of the kernel, and `EINVAL` for a folder that is no control group, or the root of all.
+    fn cgroup_id(&self, folder: &Path) -> io::Result<Option<u64>>;
 
     /// The daemon comes to a failpoint.
     fn reach(&self, point: &str);
@@ -110,6 +117,10 @@ impl Machine for Linux {
                 _ => told.f_favail,
             },
         })
+    }
+
+    fn cgroup_id(&self, folder: &Path) -> io::Result<Option<u64>> {
+        cgroup::id(folder)
     }
 
     fn reach(&self, _: &str) {}

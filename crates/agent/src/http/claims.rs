@@ -12,13 +12,20 @@ use super::body::{Body, Path};
 use super::{Answer, Api, list};
 use crate::auth::Caller;
 use crate::controller::mailbox::Message;
+use crate::host::account::UserAccount;
+use crate::host::error::error_chain;
 
 /// How long an answer waits for MIG instances to be made, or for leftovers to go: less than the kubelet waits for its
 /// plugin (45 s, `PluginClientTimeout` of pkg/kubelet/cm/dra/plugin).
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub async fn claims(State(api): State<Api>) -> Answer<v1::HeldClaim> {
-    let claims = api.mailbox.query(|queries| Ok(queries.list_claims()));
+pub async fn claims(
+    State(api): State<Api>,
+    Extension(caller): Extension<Caller>,
+) -> Answer<v1::HeldClaim> {
+    let claims = api
+        .mailbox
+        .query(move |queries| Ok(queries.list_claims(&caller)));
     list("ClaimList", claims.await?)
 }
 
@@ -28,6 +35,7 @@ pub async fn hold(
     Path(uid): Path<String>,
     Body(claim): Body<v1::Claim>,
 ) -> Answer<v1::HeldClaim> {
+    let caller = owned(&api, caller, claim.owner.as_deref()).await?;
     // The memory of unmanaged processes now decides whether there is room.
     api.observer.wait_for_fresh_sample().await;
     let (claim, by) = (Box::new(claim), Box::new(caller));
@@ -60,10 +68,55 @@ pub async fn hold(
     }
 }
 
-pub async fn release(State(api): State<Api>, Path(uid): Path<String>) -> Answer<v1::HeldClaim> {
+/// The caller with the account that the claim counts for.
+async fn owned(api: &Api, caller: Caller, owner: Option<&str>) -> Result<Caller, Error> {
+    let Some(owner) = owner else {
+        return Ok(caller);
+    };
+    if owner == caller.account.name || owner == caller.account.uid.to_string() {
+        return Ok(caller);
+    }
+    if api.rules.get().is_private() {
+        let why = format!(
+            "this daemon serves {} alone, and not {owner:?}",
+            caller.account.name
+        );
+        return Err(Error::new(ErrorCode::NotAllowed, why)
+            .hint("leave the owner out, or use the system's daemon as root"));
+    }
+    let name = owner.to_owned();
+    // The user database may be on the network.
+    let found = tokio::task::spawn_blocking(move || match name.parse::<u32>() {
+        // A node need not know the users of its engine by name.
+        Ok(uid) => match UserAccount::with_uid(uid)? {
+            None => UserAccount::lookup(uid, uid).map(Some),
+            known => Ok(known),
+        },
+        Err(_) => UserAccount::by_name(&name),
+    });
+    let failed =
+        |error: &dyn std::error::Error| Error::new(ErrorCode::Internal, error_chain(error));
+    let found = found.await.map_err(|error| failed(&error))?;
+    let found = found.map_err(|error| failed(&error))?;
+    let account = found.ok_or_else(|| {
+        Error::new(
+            ErrorCode::NotFound,
+            format!("the user database has no user {owner:?}"),
+        )
+        .hint("list the users: getent passwd")
+    })?;
+    Ok(Caller { account, ..caller })
+}
+
+pub async fn release(
+    State(api): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Path(uid): Path<String>,
+) -> Answer<v1::HeldClaim> {
+    let by = Box::new(caller);
     let released = api
         .mailbox
-        .request(|reply| Message::ReleaseClaim { uid, reply });
+        .request(|reply| Message::ReleaseClaim { uid, by, reply });
     let Some(id) = released.await? else {
         return list("ClaimList", Vec::new());
     };

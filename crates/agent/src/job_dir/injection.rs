@@ -26,6 +26,10 @@ pub struct Wrapper {
     pub preload: PathBuf,
     /// The slice's folder.
     pub slice: PathBuf,
+    /// Whether to mount the two files of the slice instead of its folder: of root's slices, other users can pass
+    /// through no folder, and an engine may start its steps as any user.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub slice_by_file: bool,
     /// The folder of links to the simulated driver, where that is used.
     pub simulated: Option<PathBuf>,
 }

@@ -262,7 +262,11 @@ impl Job {
             JobState::Stopping { .. } => true,
             JobState::Ended { outcome } => matches!(
                 outcome,
-                Outcome::Cancelled | Outcome::TimeLimit | Outcome::Idle | Outcome::GpuLost
+                Outcome::Cancelled
+                    | Outcome::TimeLimit
+                    | Outcome::Idle
+                    | Outcome::GpuLost
+                    | Outcome::Released
             ),
             _ => return self.run_state.stopped_before.clone(),
         };

@@ -61,7 +61,7 @@ impl Run {
                 name: "train".to_owned(),
                 pods: Vec::new(),
                 devices,
-                compute: None,
+                ..Claim::default()
             }),
             by: Box::new(accounts::caller(ME)),
             reply: oneshot::channel().0,
@@ -71,18 +71,23 @@ impl Run {
     /// kubelet releases the claim: it has seen all its pods end, except one that hangs in the driver and that
     /// observations have shown.
     pub fn gives_back(&mut self, uid: &str) {
-        // The pods end whether there is a daemon or not.
+        self.end_pods(uid);
+        self.given_back.insert(uid.to_owned());
+        self.asked_again.remove(uid);
+        self.inbox.push(Message::ReleaseClaim {
+            uid: uid.to_owned(),
+            by: Box::new(accounts::caller(ME)),
+            reply: oneshot::channel().0,
+        });
+    }
+
+    /// The pods of a claim end, whether there is a daemon or not.
+    pub fn end_pods(&mut self, uid: &str) {
         let job = self.pods.remove(uid);
         with(|world| {
             for pid in job.map(|id| world.pods_of(id)).unwrap_or_default() {
                 world.ends_pod(pid);
             }
-        });
-        self.given_back.insert(uid.to_owned());
-        self.asked_again.remove(uid);
-        self.inbox.push(Message::ReleaseClaim {
-            uid: uid.to_owned(),
-            reply: oneshot::channel().0,
         });
     }
 
@@ -103,7 +108,9 @@ impl Run {
             return;
         };
         let claim = job.spec.policy.claim.as_ref();
-        let Some(claim) = claim.filter(|claim| !self.given_back.contains(&claim.uid)) else {
+        let Some(claim) = claim
+            .filter(|claim| !self.given_back.contains(&claim.uid) && Self::may_be_entered(claim))
+        else {
             return;
         };
         let visible = visible(&self.home, &claim.uid).unwrap_or_default();

@@ -179,7 +179,7 @@ impl World {
             let held = match &proc.kind {
                 Kind::Program(program) => program.held.get(&gpu).copied(),
                 Kind::Stranger { gpu: on, bytes } => (*on == gpu && *bytes > 0).then_some(*bytes),
-                Kind::Daemon | Kind::Supervisor(_) => None,
+                Kind::Daemon | Kind::Engine | Kind::Supervisor(_) => None,
             };
             if let Some(held) = held {
                 holders.insert(*pid, held);

@@ -152,7 +152,7 @@ impl Run {
                 there.any(|grant| match (&asked.mig, asked.memory_bytes, grant.mig) {
                     (Some(asked), _, Some(mig)) => {
                         let profile = mig.profile.to_string();
-                        (profile, mig.placement.start) == (asked.profile.clone(), asked.start)
+                        (profile, Some(mig.placement.start)) == (asked.profile.clone(), asked.start)
                     }
                     (None, Some(bytes), None) => grant.memory.get() >= bytes,
                     // The daemon cannot promise the memory of unmanaged processes on a whole GPU.
@@ -405,6 +405,11 @@ impl Run {
         if !devices.is_empty() {
             return Err(format!("devices of claims are left: {devices:?}"));
         }
+        let me = super::accounts::uid(super::accounts::ME);
+        let entries = names(&self.home.claims().join(me.to_string()));
+        if !entries.is_empty() {
+            return Err(format!("entries of slices are left: {entries:?}"));
+        }
         let containers = with(|world| world.engine.containers.keys().cloned().collect());
         let containers: Vec<String> = containers.unwrap_or_default();
         if !containers.is_empty() {
@@ -504,7 +509,7 @@ impl World {
         let is_known = |one: &&Proc| match &one.kind {
             Kind::Supervisor(_) => true,
             Kind::Program(program) => program.is_first,
-            Kind::Daemon | Kind::Stranger { .. } => false,
+            Kind::Daemon | Kind::Engine | Kind::Stranger { .. } => false,
         };
         let is_found = line.iter().any(is_known) || proc.session == program.led_by;
         !is_found && !program.has_joined()

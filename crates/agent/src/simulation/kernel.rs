@@ -47,6 +47,8 @@ pub struct Within {
 pub enum Kind {
     /// The daemon itself.
     Daemon,
+    /// A process of an engine, which uses no GPU and with which a slice ends.
+    Engine,
     Supervisor(Box<Supervisor>),
     Program(Box<Program>),
     /// An unmanaged process that uses so much of a GPU.

@@ -10,7 +10,7 @@ use divvy_core::JobId;
 use jiff::Timestamp;
 use rustix::process::Signal;
 
-use super::{clock, daemon, engine, kernel, wanted, watch};
+use super::{clock, daemon, engine, kernel, slices, wanted, watch};
 use crate::compute::{ComputeUsage, Scheduler, SchedulerCommand};
 use crate::container::engine::{Engine, LocalEngine, NoEngine};
 use crate::container::gc::ContainerGc;
@@ -65,6 +65,10 @@ impl Machine for Simulated {
 
     fn free_space(&self, folder: &Path, is_root: bool) -> io::Result<FreeSpace> {
         daemon::room().map_or_else(|| Linux.free_space(folder, is_root), Ok)
+    }
+
+    fn cgroup_id(&self, folder: &Path) -> io::Result<Option<u64>> {
+        slices::cgroup_id(folder).unwrap_or_else(|| Linux.cgroup_id(folder))
     }
 
     fn reach(&self, point: &str) {

@@ -93,6 +93,8 @@ pub struct Run {
     pub given_back: BTreeSet<String>,
     /// Those of them that this daemon was asked for since.
     pub asked_again: BTreeSet<String>,
+    /// Slices that are lent.
+    pub lent: super::slices::Lent,
     /// Which want MIG instances.
     wants_mig: BTreeSet<String>,
     pub arrays: Arrays,
@@ -131,6 +133,7 @@ impl Run {
             daemon: None,
             fork_server_dies: false,
             engine: Engine::default(),
+            engines: super::slices::Engines::default(),
             gpus: vec![Health::Well; GPUS],
             known: BTreeSet::new(),
             divided: (0..GPUS).map(|_| MigGpu::default()).collect(),
@@ -183,6 +186,7 @@ impl Run {
             pods: BTreeMap::new(),
             given_back: BTreeSet::new(),
             asked_again: BTreeSet::new(),
+            lent: super::slices::Lent::default(),
             wants_mig: BTreeSet::new(),
             arrays: Arrays::default(),
             steps: 0,
@@ -216,7 +220,7 @@ impl Run {
         self.calm()
     }
 
-    fn step(&mut self, step: Step) -> Result<(), String> {
+    pub fn step(&mut self, step: Step) -> Result<(), String> {
         self.steps += 1;
         let mut dice = Rng::new(step.number);
         let gpu = usize::try_from(step.number).unwrap_or(0) % GPUS;
@@ -368,6 +372,8 @@ impl Run {
             What::Collect => self.collects(),
             What::SubmitArray => self.submits_array(&mut dice),
             What::ActOnArray => self.acts_on_array(&mut dice),
+            What::Slice => self.slice(gpu, &mut dice),
+            What::SliceEnds => self.slice_ends(&mut dice),
             other => {
                 with(|world| world.suffers(other, gpu, &mut dice));
             }
@@ -399,6 +405,7 @@ impl Run {
                 self.held_jobs_wait()?;
                 self.has_again();
                 self.devices_bring_in_what_is_lent()?;
+                self.slices_end_with_their_ends()?;
                 self.answers()
             }
             Call::Dead(how) => {
@@ -876,6 +883,7 @@ impl Run {
             self.divides(gpu, mode);
         }
         with(World::pods_end);
+        self.engines_end();
         for uid in claims::UIDS {
             self.gives_back(uid);
         }

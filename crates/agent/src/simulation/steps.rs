@@ -105,6 +105,10 @@ whats! {
     SubmitArray = "submit-array", 0;
     /// A client acts on a whole array.
     ActOnArray = "array", 0;
+    /// An engine asks for a slice. In place of other steps of a run ([`slices`]).
+    Slice = "slice", 0;
+    /// The process or control group of a slice comes or goes.
+    SliceEnds = "slice-ends", 0;
 }
 
 impl fmt::Display for Step {
@@ -180,7 +184,22 @@ pub fn of(seed: u64, count: usize) -> Vec<Step> {
         }
     }
     arrays(seed, &mut steps);
+    slices(seed, &mut steps);
     steps
+}
+
+/// Puts slices in the place of other steps, in a third of the runs, as [`arrays`] does.
+fn slices(seed: u64, steps: &mut [Step]) {
+    let mut dice = Rng::new(seed.rotate_left(32) ^ 0x51_1ce5);
+    if !dice.once_in(3) {
+        return;
+    }
+    for step in steps.iter_mut().skip(DIVIDES.len()) {
+        if dice.once_in(10) {
+            let whats = [What::Slice, What::Slice, What::SliceEnds];
+            step.what = dice.one(&whats).unwrap_or(What::Slice);
+        }
+    }
 }
 
 /// Puts arrays in the place of other steps, in half of the runs, so that what a seed has in the others stays what it

@@ -14,9 +14,10 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use divvy_api::standalone::SliceMount;
 use divvy_driver::load::{BEHIND, CUDA, CUDA_BEHIND, NVML, NVML_BEHIND};
 use divvy_ledger::MOUNTED;
 use rustix::fs::{CWD, Mode, OFlags, StatVfsMountFlags, openat, statvfs};
@@ -28,6 +29,9 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 use super::ldso;
 use crate::host::run_as::Identity;
 use crate::job_dir::injection::Wrapper;
+
+/// The files of a slice, and whether programs may only read them.
+const SLICE_FILES: [(&str, bool); 2] = [("control", true), ("slots", false)];
 
 /// The name by which some programs ask for the CUDA driver.
 const CUDA_UNVERSIONED: &str = "libcuda.so";
@@ -73,6 +77,7 @@ struct Library {
 pub struct WrapperMounts {
     libraries: Vec<Library>,
     slice: PathBuf,
+    slice_by_file: bool,
     /// Made anew with the libraries in it, under the names given.
     folder: Option<PathBuf>,
 }
@@ -125,8 +130,52 @@ impl WrapperMounts {
         Ok(WrapperMounts {
             libraries: std::iter::once(cuda).chain(nvml).collect(),
             slice: wrapper.slice.clone(),
+            slice_by_file: wrapper.slice_by_file,
             folder: wrapper.simulated.clone(),
         })
+    }
+
+    /// The mounts of [`Self::apply`], in an order in which another program can make them: nothing is bound from a folder
+    /// that an earlier mount hides.
+    pub fn steps(&self) -> Vec<SliceMount> {
+        let bind = |source: &Path, target: PathBuf, read_only| SliceMount {
+            source: Some(source.to_owned()),
+            target,
+            read_only,
+        };
+        let tmpfs = |folder: &Path| SliceMount {
+            source: None,
+            target: folder.to_owned(),
+            read_only: true,
+        };
+        let behind = Path::new(BEHIND);
+        let mut steps = vec![tmpfs(behind)];
+        for library in &self.libraries {
+            steps.push(bind(&library.real, behind.join(library.real_name), true));
+        }
+        match self.slice_by_file {
+            true => steps.extend(SLICE_FILES.map(|(name, read_only)| {
+                let target = Path::new(MOUNTED).join(name);
+                bind(&self.slice.join(name), target, read_only)
+            })),
+            false => steps.push(bind(&self.slice, MOUNTED.into(), false)),
+        }
+        steps.extend(self.folder.as_deref().map(tmpfs));
+        for library in &self.libraries {
+            let wrapper = &library.wrapper;
+            match &self.folder {
+                Some(folder) => {
+                    let unversioned = (library.name() == CUDA).then_some(CUDA_UNVERSIONED);
+                    let names = std::iter::once(library.name()).chain(unversioned);
+                    steps.extend(names.map(|name| bind(wrapper, folder.join(name), true)));
+                }
+                None => {
+                    let over = library.over.iter();
+                    steps.extend(over.map(|path| bind(wrapper, path.clone(), true)));
+                }
+            }
+        }
+        steps
     }
 
     /// Puts this process, and all that it starts from now on, in a namespace where the wrappers lie in front.
@@ -134,14 +183,7 @@ impl WrapperMounts {
     /// # Errors
     /// When a step fails; the process is where it was then.
     pub fn apply(&self, user: Option<&Identity>) -> Result<(), BindMountError> {
-        let behind = Path::new(BEHIND);
-        // The mount point is all that is ever left outside, and it stays for the next job.
-        match fs::DirBuilder::new().mode(0o755).create(behind) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(failed("create", behind)(error));
-            }
-            _ => {}
-        }
+        create_mount_point(Path::new(BEHIND))?;
         let before = SavedNamespace::save()?;
         unshare()?;
         let laid = make_propagation_slave().and_then(|()| self.mount(user));
@@ -158,7 +200,13 @@ impl WrapperMounts {
         for library in &self.libraries {
             sources.push((open_as(user, &library.real)?, open(&library.wrapper)?));
         }
-        let slice = open(&self.slice)?;
+        let slice = match self.slice_by_file {
+            true => SLICE_FILES
+                .map(|(name, _)| open(&self.slice.join(name)))
+                .into_iter()
+                .collect::<Result<Vec<_>, _>>()?,
+            false => vec![open(&self.slice)?],
+        };
         let folders: Vec<&Path> = std::iter::once(behind)
             .chain(self.folder.as_deref())
             .collect();
@@ -192,12 +240,57 @@ impl WrapperMounts {
         let mounted = Path::new(MOUNTED);
         fs::create_dir(mounted).map_err(failed("create", mounted))?;
         // Written by the job, as its user: the one mount that stays so.
-        bind(&slice, mounted)?;
+        match &slice[..] {
+            [folder] => bind(folder, mounted)?,
+            files => {
+                let open = fs::Permissions::from_mode(0o755);
+                fs::set_permissions(mounted, open).map_err(failed("open", mounted))?;
+                for (file, (name, read_only)) in files.iter().zip(SLICE_FILES) {
+                    let there = mounted.join(name);
+                    bind_new(file, &there)?;
+                    if read_only {
+                        remount_read_only(&there)?;
+                    }
+                }
+            }
+        }
         for folder in folders {
             let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
             mount_remount(folder, flags, c"").map_err(failed("write-protect", folder))?;
         }
         Ok(())
+    }
+}
+
+/// Puts this process in a namespace where a folder lies at [`BEHIND`], and nothing else is changed: for a process in a
+/// slice that the hardware holds.
+///
+/// # Errors
+/// When a step fails; the process is where it was then.
+pub fn mount_marker(marker: &Path) -> Result<(), BindMountError> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(BindMountError::NotRoot);
+    }
+    let behind = Path::new(BEHIND);
+    create_mount_point(behind)?;
+    let before = SavedNamespace::save()?;
+    unshare()?;
+    let laid = make_propagation_slave()
+        .and_then(|()| bind(&open(marker)?, behind))
+        .and_then(|()| remount_read_only(behind));
+    if laid.is_err() {
+        before.restore()?;
+    }
+    laid
+}
+
+/// The mount point is all that is ever left outside, and it stays for the next job.
+fn create_mount_point(behind: &Path) -> Result<(), BindMountError> {
+    match fs::DirBuilder::new().mode(0o755).create(behind) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(failed("create", behind)(error))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -362,6 +455,7 @@ mod tests {
             nvml: dir.join("wrapper_nvml.so"),
             preload: "/no/such/preload.so".into(),
             slice: dir.join("slice"),
+            slice_by_file: false,
             simulated: None,
         }
     }
@@ -409,6 +503,99 @@ mod tests {
         assert_eq!(read(folder.join("libcuda.so.1")), "real cuda");
         assert_eq!(read(folder.join("slice/slots")), "written");
         assert_eq!(fs::read_dir(BEHIND).unwrap().count(), 0);
+    }
+
+    /// Makes the mounts of a list, as the page for integrators tells another program to.
+    fn follow(steps: &[SliceMount]) {
+        for step in steps {
+            let target = &step.target;
+            let Some(source) = &step.source else {
+                mount_tmpfs(target).unwrap();
+                continue;
+            };
+            if !target.exists() {
+                fs::create_dir_all(target.parent().unwrap()).unwrap();
+                match source.is_dir() {
+                    true => fs::create_dir(target).unwrap(),
+                    false => drop(File::create_new(target).unwrap()),
+                }
+            }
+            bind(&open(source).unwrap(), target).unwrap();
+            if step.read_only {
+                remount_read_only(target).unwrap();
+            }
+        }
+        for step in steps.iter().filter(|step| step.source.is_none()) {
+            let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+            mount_remount(&step.target, flags, c"").unwrap();
+        }
+    }
+
+    #[test]
+    fn another_program_that_makes_the_listed_mounts_gets_what_a_job_gets() {
+        if !may_mount() {
+            return;
+        }
+        for (is_simulated, slice_by_file) in [(false, false), (true, false), (false, true)] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut wrapper = Wrapper {
+                slice_by_file,
+                ..scene(dir.path())
+            };
+            fs::write(dir.path().join("slice/slots"), "").unwrap();
+            let folder = fs::canonicalize(dir.path()).unwrap();
+            let lib = folder.join("lib");
+            if is_simulated {
+                fs::create_dir(&lib).unwrap();
+                for name in [CUDA, NVML] {
+                    symlink(folder.join(name), lib.join(name)).unwrap();
+                }
+                wrapper.simulated = Some(lib.clone());
+            }
+            let searched = if is_simulated { lib } else { folder.clone() };
+            let cover = WrapperMounts::find(&wrapper, searched.to_str()).unwrap();
+            let seen = |lay: &(dyn Fn() + Sync)| {
+                std::thread::scope(|scope| {
+                    let seen = scope.spawn(|| {
+                        lay();
+                        let behind = Path::new(BEHIND);
+                        let mut seen = vec![
+                            read(behind.join(CUDA_BEHIND)),
+                            read(behind.join(NVML_BEHIND)),
+                            read(Path::new(MOUNTED).join("control")),
+                            format!("{:?}", fs::write(behind.join("x"), "").is_err()),
+                            format!(
+                                "{:?}",
+                                fs::write(Path::new(MOUNTED).join("control"), "the slice").is_ok()
+                            ),
+                            format!(
+                                "{:?}",
+                                fs::write(Path::new(MOUNTED).join("slots"), "").is_ok()
+                            ),
+                        ];
+                        for name in [CUDA, CUDA_UNVERSIONED, NVML] {
+                            let path = searched.join(name);
+                            let cannot_write =
+                                fs::OpenOptions::new().append(true).open(&path).is_err();
+                            seen.push(format!("{} {cannot_write}", read(&path)));
+                        }
+                        seen
+                    });
+                    seen.join().unwrap()
+                })
+            };
+            let applied = seen(&|| cover.apply(None).unwrap());
+            let steps = cover.steps();
+            let followed = seen(&|| {
+                unshare().and_then(|()| make_propagation_slave()).unwrap();
+                follow(&steps);
+            });
+            assert_eq!(followed, applied);
+            assert_eq!(applied[0], "real cuda");
+            let may_write = [(!slice_by_file).to_string(), "true".to_owned()];
+            assert_eq!(applied[4..6], may_write);
+            assert_eq!(applied[6], "wrapper of cuda true");
+        }
     }
 
     #[test]

@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use divvy_api::standalone::SliceMount;
+
 use super::bind_mounts::{BindMountError, WrapperMounts};
 use super::resolve_program::LaunchError;
 use crate::host::error::error_chain;
@@ -55,6 +57,32 @@ pub fn inject(
     }
 }
 
+/// The mounts that [`inject`] would make for a program; empty where the program gets the preload.
+pub fn listed_mounts(
+    wish: &InjectionPolicy,
+    library_path: Option<&str>,
+    user: Option<&Identity>,
+) -> (InjectedLimiter, Vec<SliceMount>) {
+    let env = library_path.map(|path| ("LD_LIBRARY_PATH".to_owned(), path.to_owned()));
+    let env: BTreeMap<String, String> = env.into_iter().collect();
+    let found = match wish {
+        InjectionPolicy::Preload { because } => Err(because.clone()),
+        InjectionPolicy::Best(wrapper) | InjectionPolicy::Wrapper(wrapper) => {
+            wrapper_mounts(wrapper, &env, user).map_err(|error| error_chain(&error))
+        }
+    };
+    let (form, because, mounts) = match found {
+        Ok(mounts) => (InjectionMode::Wrapper, None, mounts.steps()),
+        Err(because) => (InjectionMode::Preload, Some(because), Vec::new()),
+    };
+    let limiter = InjectedLimiter {
+        form,
+        because,
+        failed: false,
+    };
+    (limiter, mounts)
+}
+
 fn wrapper_mounts(
     wrapper: &Wrapper,
     env: &BTreeMap<String, String>,
@@ -88,7 +116,7 @@ pub fn expected_injection(wish: &InjectionPolicy, library_path: Option<&str>) ->
 }
 
 /// Takes one path out of a list of paths.
-fn without(env: &mut BTreeMap<String, String>, name: &str, path: &Path) {
+pub fn without(env: &mut BTreeMap<String, String>, name: &str, path: &Path) {
     let Some(list) = env.remove(name) else {
         return;
     };
@@ -111,6 +139,7 @@ mod tests {
             nvml: "/no/such/libdivvy_nvml.so".into(),
             preload: "/lib/libdivvy_preload.so".into(),
             slice: "/no/such/slice".into(),
+            slice_by_file: false,
             simulated: None,
         }
     }

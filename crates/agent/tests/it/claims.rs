@@ -4,6 +4,7 @@
 mod crash;
 use crate::mig::driver;
 mod life;
+mod slices;
 
 use std::fs;
 use std::path::PathBuf;
@@ -96,7 +97,7 @@ fn claim(devices: Vec<ClaimDevice>) -> Claim {
         name: "train".into(),
         pods: vec!["pod-1".into()],
         devices,
-        compute: None,
+        ..Claim::default()
     }
 }
 

@@ -205,7 +205,7 @@ fn what_is_no_route_or_no_body_fails_in_the_apis_own_form() {
         (
             "PUT",
             "/v1/claims/u",
-            r#"{"namespace":"a","name":"b","devices":[{"gpu":"0","whole":true}]}"#,
+            r#"{"namespace":"a","name":"b","devices":[{"gpu":"x","whole":true}]}"#,
             400,
             "usage",
         ),

@@ -178,6 +178,45 @@ async fn backfill_is_named_where_the_plan_with_it_starts_the_job_and_nowhere_els
     assert!(!named(&small.id).await, "{head:?}");
 }
 
+/// GPU 0 is for a head, GPU 1 is free soon, and these jobs wait for it: of a part that leaves a gap, and of two halves.
+async fn behind_a_head(client: &Client) -> (String, [String; 3]) {
+    let on = |gpu, thousandths| Submit {
+        gpus_on: vec![gpu],
+        ..part(thousandths)
+    };
+    runs(client, &on(0, 1000)).await;
+    let holder = runs(client, &on(1, 1000)).await;
+    client.submit(&on(0, 500)).await.unwrap();
+    let large = client.submit(&on(1, 700)).await.unwrap();
+    let half = client.submit(&on(1, 500)).await.unwrap();
+    let other = client.submit(&on(1, 500)).await.unwrap();
+    (holder.id, [large.id, half.id, other.id])
+}
+
+#[tokio::test]
+async fn with_backfill_young_jobs_that_fill_a_gpu_start_before_one_that_leaves_a_gap() {
+    let home = Home::started(&["--sim", "a100-80gb:2", "--backfill"]);
+    let client = home.connect();
+    let (holder, [large, half, other]) = behind_a_head(&client).await;
+    cancel(&client, &holder).await;
+    in_state(&client, &half, JobState::Running).await;
+    in_state(&client, &other, JobState::Running).await;
+    assert_eq!(client.job(&large).await.unwrap().state, JobState::Queued);
+}
+
+#[tokio::test]
+async fn a_job_that_was_put_first_yields_to_no_other() {
+    let home = Home::started(&["--sim", "a100-80gb:2", "--backfill"]);
+    let client = home.connect();
+    let (holder, [large, half, other]) = behind_a_head(&client).await;
+    client.change(&large, &top()).await.unwrap();
+    cancel(&client, &holder).await;
+    in_state(&client, &large, JobState::Running).await;
+    for id in [half, other] {
+        assert_eq!(client.job(&id).await.unwrap().state, JobState::Queued);
+    }
+}
+
 #[tokio::test]
 async fn a_held_job_waits_holds_up_nobody_and_survives_the_end_of_the_daemon() {
     let mut home = Home::started(&SEED);

@@ -1,7 +1,7 @@
 //! The system's instance, which serves every user of the machine.
 //!
 //! ```text
-//! /run/divvy      0755   divvy.sock (0666: peer credentials decide)  sim/  slices/ID/
+//! /run/divvy      0755   divvy.sock (0666: peer credentials decide)  sim/  slices/ID/  claims/UID/
 //! /var/lib/divvy  0711   state.db  daemon.lock  jobs/ID/
 //! ```
 //! Other users can open their own files below these folders, and list none of them.
@@ -185,6 +185,7 @@ impl Home {
         open(&self.jobs(), 0o711)?;
         open(&self.runtime, 0o755)?;
         open(&self.slices, 0o711)?;
+        open(&self.claims(), 0o711)?;
         open(&self.sim(), 0o755)
     }
 }

@@ -8,7 +8,9 @@ use clap::CommandFactory;
 pub const GROUPS: &[(&str, &[&str])] = &[
     (
         "Run programs",
-        &["run", "submit", "docker", "shell", "exec", "attach"],
+        &[
+            "run", "submit", "docker", "slice", "shell", "exec", "attach",
+        ],
     ),
     (
         "Show state",
@@ -104,6 +106,42 @@ Exit code: the program's; 125, 126 and 127 as for `divvy run`.
 
   divvy exec train -- nvidia-smi
   divvy exec 7 -- py-spy dump --pid 1234";
+
+pub(super) const SLICE_CREATE: &str = "\
+Holds exactly these GPUs, or fails at once: exit code 5 if the slice can never fit, 6 if it does not fit now. The same call again \
+changes nothing; another request under the name of a held slice fails with 8. Without --pid and --cgroup, only `divvy slice rm` and a \
+reboot release it. Processes that still use a GPU keep their limit until they are gone. Requires the role admin, which you have in a \
+daemon of your own.
+
+  divvy slice create eval --gpus-on 0 -g 0.25 --pid $$
+  divvy slice create slurm-7 --gpus-on 0,1 --gpu-memory 8G --user ana \\
+                     --cgroup /sys/fs/cgroup/system.slice/slurmstepd.scope/job_7";
+
+pub(super) const SLICE_ENTER: &str = "\
+The process becomes the program, with your user and folder. As root, the limiter lies in front of the driver in a mount namespace of \
+the program's own; otherwise LD_PRELOAD loads the limiter. Needs no running daemon. Any number of processes may enter.
+Exit code: the program's; 125, 126 and 127 as for `divvy run`; 3 if there is no such slice.
+
+  divvy slice enter eval -- python eval.py
+  divvy slice enter slurm-7 -- setpriv --reuid ana --regid ana --init-groups ./step";
+
+pub(super) const SLICE_ENV: &str = "\
+shell: export lines with the preload. json: the form, the variables and, for root, the mounts in order, for a program that makes them \
+itself.
+
+  eval \"$(divvy slice env eval)\"
+  divvy slice env slurm-7 -o json";
+
+pub(super) const SLICE_LS: &str = "\
+ENDS: what releases the slice besides `divvy slice rm`. Below the role operator you see your own slices.
+
+  divvy slice ls
+  divvy slice ls -o json";
+
+pub(super) const SLICE_RM: &str = "\
+Releases your own slices, with the role operator all. Processes that still use a GPU get the daemon's --grace, and then SIGKILL.
+
+  divvy slice rm slurm-7";
 
 pub(super) const SHELL: &str = "\
 The prompt of bash, zsh, fish and sh shows the job. Divvy releases the slice when the shell ends. With the system's daemon and in \
@@ -229,20 +267,32 @@ processes share is not tested. Exit code: 0 if the limit held for every function
   divvy selftest --sim a100-80gb:1   without a GPU";
 
 pub(super) const SIMULATE: &str = "\
-Places MIG instances on simulated GPUs, with the code that places them on real GPUs. Needs neither a daemon nor a GPU. A request \
-without room is refused and does not wait.
-BY LAYOUT: part of all requests that were refused only because of the layout of the instances.
-REUSED: part of the served requests that got an idle instance.
-DIFFERENCE: of REFUSED to the first row, in percentage points.
-
-Policies: first-fit, spread (emptiest GPU), driver-default (the driver's choice), least-loss (keeps most profiles possible), \
-demand-weighted. planner is the daemon's policy: least-loss that keeps idle instances. optimal needs --exact. free-repack \
-moves instances freely, as a bound.
-Mixes: uniform, small, middle, thirds, openb.
+Needs no GPU. The manual page, divvy-simulate(1), has all flags and policies.
 
   divvy simulate --gpus a100-40gb:8 --load 0.7 --mix small
-  divvy simulate --gpus h100-80gb:1 --exact --policy first-fit,least-loss,optimal
-  divvy ps -a -o ndjson | divvy simulate - --gpus a30-24gb:2";
+  divvy simulate pods.csv --nodes nodes.csv --policy best-fit,fgd,learned
+  divvy ps -a -o ndjson | divvy simulate - --gpus a100-80gb:2,+2xa100-80gb
+  divvy simulate --job -g 0.5              how long would this job wait?";
+
+pub(super) const SIMULATE_STUDIES: &str = "\
+Three studies, with the code that places real jobs. None needs a GPU.
+
+MIG placement: instances on simulated GPUs; a request without room is refused and does not wait. BY LAYOUT: part of all requests \
+that were refused only because of the layout. REUSED: part of the served requests that got an idle instance. DIFFERENCE: of REFUSED \
+to the first row, in percentage points. Policies: first-fit, spread, driver-default, least-loss, demand-weighted, planner (the \
+daemon's), idle-repack, optimal (with --exact), free-repack (a bound). Mixes: uniform, small, middle, thirds, openb.
+
+Packing: which node each job goes to. fill: no job leaves; GPUs unallocated in % when jobs have asked for 90 to 130 % of them. \
+departures: jobs come and go. Policies: best-fit, fgd (USENIX ATC 2023), stock-least and stock-most (Kubernetes), learned, queue \
+(all jobs wait, and patterns choose).
+
+Waits: p50 and p90 by queue and amount, before a change and after it. Without JOBS, the daemon's own jobs and GPUs.
+
+  divvy simulate --gpus a100-40gb:8 --load 0.7 --mix small
+  divvy simulate pods.csv --nodes nodes.csv --policy best-fit,fgd,learned
+  divvy simulate pods.csv --nodes nodes.csv --mode departures --load 0.9
+  divvy ps -a -o ndjson | divvy simulate - --gpus a100-80gb:2,+2xa100-80gb
+  divvy simulate --job -g 0.5                    how long would this job wait?";
 
 pub(super) const ADMIN_INIT: &str = "\
 Asks for what no flag gives. As root it writes the file of the system's daemon, else the file of your own daemon. Then it starts the \
@@ -313,7 +363,7 @@ pub fn command() -> clap::Command {
     }
     let _ = write!(
         template,
-        "\nEach verb has its own --help. Output formats: -o table|wide|json|ndjson|name.\n{EXAMPLES}\n"
+        "Each verb has its own --help. Output formats: -o table|wide|json|ndjson|name.\n{EXAMPLES}\n"
     );
     once(short(command.help_template(template).max_term_width(110)))
 }

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use divvy_api::v1::{
-    Amount, Bypass, BypassAction, Confirmation, IdleAction, Isolation, Job, JobClaim, JobState,
-    LimiterForm, MemoryPlace, Runner, Slice, TaskBound, TaskBoundKind,
+    Amount, Bypass, BypassAction, ClaimEnd, Confirmation, IdleAction, Isolation, Job, JobClaim,
+    JobState, LimiterForm, MemoryPlace, Runner, Slice, TaskBound, TaskBoundKind,
 };
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -68,6 +68,7 @@ pub fn describe(job: &Job, view: View) -> String {
     let output = match job.runner {
         Runner::Supervisor => format!("divvy logs {}", job.reference()),
         Runner::Client => "on the terminal that started it".to_owned(),
+        Runner::Claim if is_slice(job) => "where its engine writes it".to_owned(),
         Runner::Claim => "in the logs of its pods".to_owned(),
     };
     facts.add("output", &output);
@@ -89,6 +90,11 @@ pub fn describe(job: &Job, view: View) -> String {
         &text::clean(job.reason.as_deref().unwrap_or_default()),
     );
     facts.text
+}
+
+fn is_slice(job: &Job) -> bool {
+    let claim = job.claim.as_ref();
+    claim.is_some_and(|claim| claim.namespace.is_empty())
 }
 
 fn state(job: &Job, now: Timestamp) -> String {
@@ -428,9 +434,26 @@ impl Facts {
             name,
             pods,
             cdi_device,
+            ends,
         } = claim;
-        let whose = format!("{namespace}/{name}, uid {uid}");
-        self.add("claim", &text::clean(&whose));
+        match namespace.is_empty() {
+            true => {
+                self.add("slice name", &text::clean(uid));
+                let end = match ends {
+                    Some(ClaimEnd { pid: Some(pid), .. }) => format!("with process {pid}"),
+                    Some(ClaimEnd {
+                        cgroup: Some(folder),
+                        ..
+                    }) => format!("with the control group {folder}"),
+                    _ => format!("with `divvy slice rm {uid}`"),
+                };
+                self.add("ends", &text::clean(&end));
+            }
+            false => {
+                let whose = format!("{namespace}/{name}, uid {uid}");
+                self.add("claim", &text::clean(&whose));
+            }
+        }
         self.add("pods", &text::clean(&pods.join(", ")));
         self.add("device", &text::clean(cdi_device));
     }

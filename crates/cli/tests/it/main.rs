@@ -8,3 +8,4 @@ mod memory;
 mod mig;
 mod simulate;
 mod snapshots;
+mod studies;

@@ -30,24 +30,27 @@ const ELSEWHERE: [&str; 14] = [
     "tar",
 ];
 /// Pages whose commands need a cluster, an engine, a server or a GPU; their flags are looked up in the help all the same.
-const OTHER_MACHINES: [&str; 6] = [
+const OTHER_MACHINES: [&str; 9] = [
     "clearml.md",
     "containers.md",
     "hardware.md",
+    "jupyterhub.md",
     "kubernetes.md",
     "kubernetes-monitoring.md",
+    "kubernetes-packing.md",
     "kubernetes-teams.md",
+    "ray.md",
 ];
 
 /// A command of a page, and the lines that the page shows below it.
 #[derive(Debug)]
-struct Shown {
-    command: String,
-    output: Vec<String>,
+pub struct Shown {
+    pub command: String,
+    pub output: Vec<String>,
 }
 
 /// The commands of a page's ```console blocks.
-fn shown(page: &str) -> Vec<Shown> {
+pub fn shown(page: &str) -> Vec<Shown> {
     let mut all: Vec<Shown> = Vec::new();
     let (mut inside, mut goes_on) = (false, false);
     for line in page.lines() {
@@ -98,7 +101,9 @@ fn plain(line: &str) -> String {
 fn place(home: &Home) -> PathBuf {
     let folder = home.scratch().join("place");
     fs::create_dir_all(folder.join("bin")).expect("the folder is new");
-    symlink(root().join("examples"), folder.join("examples")).expect("the folder is new");
+    for data in ["examples", "tests"] {
+        symlink(root().join(data), folder.join(data)).expect("the folder is new");
+    }
     let write = |name: &str, text: &str| {
         let path = folder.join(name);
         fs::write(&path, text).expect("the folder can be written");

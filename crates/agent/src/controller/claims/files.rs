@@ -1,28 +1,31 @@
 //! Claim files: the slice of a claim, the files that its containers mount, and its CDI device.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use divvy_core::JobId;
 
 use crate::container::edits::{Edits, JobFiles, edits};
 use crate::container::{cdi, job_files};
-use crate::controller::claims;
+use crate::controller::claims::{self, entries};
 use crate::controller::io::Io;
 use crate::controller::lifecycle::container::slice_of_job;
 use crate::controller::lifecycle::start;
 use crate::controller::lifecycle::start::{StartError, overheads, slice_layout};
+use crate::controller::run_as::run_as;
 use crate::controller::state::mig::{MigManager, is_divided};
 use crate::controller::state::{Jobs, State};
-use crate::gpu::slice::{HeldSlice, make_world_accessible};
+use crate::gpu::slice::{HeldSlice, chown_to_user, make_world_accessible};
 use crate::gpu::watched_jobs::WatchedJob;
 use crate::host::clock::Instant;
 use crate::host::failpoint::reach;
 use crate::host::process::mounts::MountSource;
+use crate::host::run_as::Identity;
 use crate::job_dir::container_spec;
 use crate::model::claim::Claim;
+use crate::model::job::Job;
 
-/// The default folder of CDI devices in container engines (CDI specification, "CDI Specs": files that exist until the
+/// The default folder of CDI devices in root's container engines (CDI specification, "CDI Specs": files that exist until the
 /// machine stops).
 const CDI_FOLDER: &str = "/var/run/cdi";
 
@@ -45,8 +48,11 @@ pub(in crate::controller) fn create_claim_files(
     if !is_divided(grants) && !is_whole {
         let overheads = overheads(&state.gpus.devices, grants);
         let slice = HeldSlice::create(&folder, &slice_layout(&id.to_string(), job, &overheads))?;
-        // The programs of a pod may run as any user; only the pod's containers see the file.
-        make_world_accessible(&folder)?;
+        match owner_of_slice(job) {
+            Some(owner) => chown_to_user(&folder, &owner)?,
+            // The programs may run as any user; they see the file only through a mount.
+            None => make_world_accessible(&folder)?,
+        }
         if let Some(placed) = (state.jobs.active.get_mut(&id)).and_then(|one| one.placed_mut()) {
             placed.slice = Some(slice);
             placed.slice_usage.clear();
@@ -59,10 +65,29 @@ pub(in crate::controller) fn create_claim_files(
     job_files::write(&edits, &files)?;
     reach("claim.laid");
     let name = claims::device_of(&state.jobs, io, id).unwrap_or_default();
-    cdi::keep(&cdi_folder(io), &name, &cdi::cdi(&name, &edits)).map_err(StartError::Cdi)?;
+    match cdi::keep(&cdi_folder(io), &name, &cdi::cdi(&name, &edits)) {
+        Ok(()) => {}
+        // Its programs need no container engine.
+        Err(error) if is_slice(&state.jobs, id) => {
+            tracing::warn!(job = %id, %error, "cannot write the slice's CDI file, which containers need");
+        }
+        Err(error) => return Err(StartError::Cdi(error)),
+    }
     reach("claim.cdi");
+    entries::write(state, io, id).map_err(StartError::Entry)?;
     register_claim(&state.jobs, io, id);
     Ok(())
+}
+
+/// The owner of a slice, where that is not the daemon's user.
+fn owner_of_slice(job: &Job) -> Option<Identity> {
+    job.claim().filter(|claim| claim.is_slice())?;
+    run_as(job)
+}
+
+fn is_slice(jobs: &Jobs, id: JobId) -> bool {
+    let job = jobs.active.get(&id).map(|active| &active.job);
+    job.and_then(Job::claim).is_some_and(Claim::is_slice)
 }
 
 /// The changes to a container that uses the claim.
@@ -106,7 +131,14 @@ pub(in crate::controller) fn register_claim(jobs: &Jobs, io: &Io, id: JobId) {
     io.observer.register(
         id,
         WatchedJob {
-            mount: MountSource::of(&files.folder),
+            // Containers have the first, and programs that enter the slice the second.
+            mounts: [files.folder, folder.join("slots")]
+                .iter()
+                .filter_map(|source| MountSource::of(source))
+                .collect(),
+            cgroup: (active.job.claim())
+                .and_then(|claim| claim.ends.as_ref()?.cgroup())
+                .map(Path::to_owned),
             pods: active
                 .job
                 .claim()
@@ -118,7 +150,11 @@ pub(in crate::controller) fn register_claim(jobs: &Jobs, io: &Io, id: JobId) {
 
 pub(in crate::controller) fn cdi_folder(io: &Io) -> PathBuf {
     let configured = io.config.containers.cdi.clone();
-    configured.unwrap_or_else(|| CDI_FOLDER.into())
+    configured.unwrap_or_else(|| match rustix::process::geteuid().is_root() {
+        true => CDI_FOLDER.into(),
+        // A user's engine finds the devices with `podman --cdi-spec-dir`.
+        false => io.config.home.state().join("cdi"),
+    })
 }
 
 /// The name of a claim's device and of the file that defines it. It does not depend on the job's number: the client may

@@ -3,6 +3,7 @@
 use divvy_api::v1::{self, Error, ErrorCode};
 use divvy_core::{JobId, JobState, mig};
 
+use crate::auth::Caller;
 use crate::container::cdi;
 use crate::controller::claims::files;
 use crate::controller::io::Io;
@@ -10,12 +11,14 @@ use crate::controller::query::reference::journal_error;
 use crate::controller::state::{GpuState, Jobs, State};
 use crate::controller::{observe, query};
 use crate::gpu::Device;
+use crate::model::claim::end::End;
 use crate::model::job::Job;
 
-/// Claims that are held, oldest first.
-pub fn list_claims(state: &State, io: &Io) -> Vec<v1::HeldClaim> {
+/// Claims that are held and that the caller may see, oldest first.
+pub fn list_claims(state: &State, io: &Io, by: &Caller) -> Vec<v1::HeldClaim> {
     let jobs = state.jobs.active.values().map(|active| &active.job);
-    jobs.filter_map(|job| held_claim(state, io, job)).collect()
+    let seen = jobs.filter(|job| by.can_see(job.spec.credentials.uid));
+    seen.filter_map(|job| held_claim(state, io, job)).collect()
 }
 
 /// The claim that a job stands for, active or ended.
@@ -50,7 +53,9 @@ fn held_claim(state: &State, io: &Io, job: &Job) -> Option<v1::HeldClaim> {
         cdi_device: cdi::device(&files::cdi_name_of(io, claim)),
         namespace: claim.namespace.clone(),
         name: claim.name.clone(),
+        owner: job.spec.user.clone(),
         pods: claim.pods.clone(),
+        ends: claim.ends.as_ref().map(End::to_api),
         devices: claim.devices.clone(),
         slices: shown.slices,
         processes: u32::try_from(members)

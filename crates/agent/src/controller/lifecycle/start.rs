@@ -57,6 +57,8 @@ pub(in crate::controller) enum StartError {
     Cover(#[from] CoverError),
     #[error("cannot write its CDI file")]
     Cdi(#[source] io::Error),
+    #[error("cannot write the slice's entry")]
+    Entry(#[source] io::Error),
     #[error("another process supervises it already")]
     Locked,
     #[error("cannot start its supervisor")]

@@ -143,9 +143,9 @@ impl Queries<'_> {
         query::job_with_estimate(self.state, self.io, reference)
     }
 
-    /// Claims that are held, oldest first.
-    pub fn list_claims(&self) -> Vec<v1::HeldClaim> {
-        claims::view::list_claims(self.state, self.io)
+    /// Claims that are held and that the caller may see, oldest first.
+    pub fn list_claims(&self, by: &Caller) -> Vec<v1::HeldClaim> {
+        claims::view::list_claims(self.state, self.io, by)
     }
 
     /// Every project with its quota status, by name.

@@ -77,7 +77,7 @@ fn entry(folder: &tempfile::TempDir, name: &str, roots: Vec<Process>) -> Watched
             slots: KnownFile::of(&folder.join("slots")),
         }),
         roots,
-        mount: None,
+        mounts: Vec::new(),
         cgroup: None,
         pods: Vec::new(),
     }
@@ -142,7 +142,7 @@ fn a_process_that_unmounts_what_the_claim_of_an_unknown_pod_has_mounted_is_unman
     std::fs::create_dir(&point).unwrap();
     let mut roster = WatchedJobs::default();
     let mut claim = entry(&folder, "3", Vec::new());
-    claim.mount = mounts::MountSource::of(&own);
+    claim.mounts.extend(mounts::MountSource::of(&own));
     roster.register(JobId(3), claim);
     let (own, point) = (own.display(), point.display());
     let script = format!(
@@ -196,7 +196,7 @@ fn a_process_without_its_claims_mounts_is_known_by_the_group_of_its_pod() {
     std::fs::write(group.join("cgroup.procs"), tree.pids[0].to_string()).unwrap();
     let mut roster = WatchedJobs::default();
     let mut claim = entry(&folder, "3", Vec::new());
-    claim.mount = mounts::MountSource::of(folder.path());
+    claim.mounts.extend(mounts::MountSource::of(folder.path()));
     roster.register(JobId(3), claim.clone());
     let mut kin = Attribution::default();
     let hidden = tree.pids[0];

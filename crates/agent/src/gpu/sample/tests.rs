@@ -49,7 +49,7 @@ impl Scene {
                 slots: KnownFile::of(&slots),
             }),
             roots: Vec::new(),
-            mount: None,
+            mounts: Vec::new(),
             cgroup: None,
             pods: Vec::new(),
         };

@@ -7,9 +7,10 @@
 
 use std::collections::BTreeMap;
 
+use divvy_api::v1::claim::LONGEST_UID;
 use divvy_api::v1::{
-    After, Amount, Array, Claim, ClaimDevice, ClaimInstance, Confirm, Container, Error, Exec,
-    GpuChange, JobChange, MigGc, MigWanted, Output, ProjectChange, Resize, SignalJob, Submit,
+    After, Amount, Array, Claim, ClaimDevice, ClaimEnd, ClaimInstance, Confirm, Container, Error,
+    Exec, GpuChange, JobChange, MigGc, MigWanted, Output, ProjectChange, Resize, SignalJob, Submit,
     Suspend, Terminal,
 };
 
@@ -68,9 +69,6 @@ const MOST_GPUS: usize = 1024;
 
 /// Users and groups of a project; a group stands for any number of users.
 const MOST_MEMBERS: usize = 1024;
-
-/// Bytes of a claim's uid; one of Kubernetes has 36 (RFC 9562).
-pub const LONGEST_UID: usize = 64;
 
 /// More devices than results that a claim can have (32, `AllocationResultsMaxSize` of resource.k8s.io).
 pub const MOST_DEVICES: usize = 64;
@@ -358,6 +356,8 @@ impl CheckLimits for Claim {
             pods,
             devices,
             compute,
+            owner,
+            ends,
         } = self;
         for (what, text) in [
             ("the claim's namespace", namespace),
@@ -366,6 +366,21 @@ impl CheckLimits for Claim {
             at_most(what, text.len(), LONGEST_CLAIM, "bytes", SHORTER)?;
         }
         name("the compute mode", compute.as_deref())?;
+        name("the owner", owner.as_deref())?;
+        if let Some(ClaimEnd {
+            pid: _,
+            start_time: _,
+            cgroup: Some(folder),
+        }) = ends
+        {
+            at_most(
+                "the control group",
+                folder.len(),
+                LONGEST_TARGET.0,
+                "bytes",
+                SHORTER,
+            )?;
+        }
         let fewer = "Kubernetes allows no more in one claim";
         at_most("the claim", devices.len(), MOST_DEVICES, "devices", fewer)?;
         at_most("the claim", pods.len(), MOST_PODS, "pods", fewer)?;
@@ -376,6 +391,7 @@ impl CheckLimits for Claim {
             let ClaimDevice {
                 gpu,
                 memory_bytes: _,
+                share: _,
                 mig,
                 whole: _,
             } = device;

@@ -192,7 +192,7 @@ fn claim(devices: Vec<ClaimDevice>) -> Claim {
         name: "train".into(),
         pods: vec!["pod-1".into()],
         devices,
-        compute: None,
+        ..Claim::default()
     }
 }
 
