@@ -6,7 +6,7 @@
 //!   divvy-VERSION-x86_64-linux.tar.gz
 //!   divvy_gpu-VERSION-py3-none-manylinux_2_28_x86_64.whl
 //!   divvy_VERSION_amd64.deb, divvy-VERSION-1.x86_64.rpm
-//!   clearml_agent_fractional_gpu-VERSION-py3-none-any.whl
+//!   clearml_agent_fractional_gpu-VERSION-py3-none-any.whl, divvy_ray-VERSION-py3-none-any.whl
 //!   divvy-VERSION.cdx.json           bill of materials
 //!   SHA256SUMS
 //! ```
@@ -49,7 +49,9 @@ const SBOM: &str = concat!("divvy-", env!("CARGO_PKG_VERSION"), ".cdx.json");
 /// 1980-01-01: a zip file has no earlier time.
 const EPOCH_OF_ZIP: i64 = 315_532_800;
 
-pub const WHEEL: &str = "python/clearml-agent-fractional-gpu";
+/// Packages for other engines, each a wheel of Python files alone.
+pub const CLEARML: &str = "python/clearml-agent-fractional-gpu";
+pub const RAY: &str = "python/divvy-ray";
 
 pub fn make(args: &Args) -> Result<()> {
     crates::prepare(tools::all)?;
@@ -94,10 +96,11 @@ pub fn release(quick: bool) -> Result<()> {
     })?;
     step(
         "wheels",
-        "divvy-gpu, and the package for the ClearML agent",
+        "divvy-gpu, and the packages for the ClearML agent and for Ray",
         || {
             wheel::write(&dist, &tree, &bill, time, quick)?;
-            clearml(&dist, &epoch)
+            plain_wheel(CLEARML, &dist, &epoch)?;
+            plain_wheel(RAY, &dist, &epoch)
         },
     )?;
     step(
@@ -133,8 +136,8 @@ fn commit_time() -> i64 {
     time.unwrap_or(EPOCH_OF_ZIP)
 }
 
-/// The wheel for the ClearML agent.
-fn clearml(dist: &Path, time: &str) -> Result<()> {
+/// A wheel of Python files.
+fn plain_wheel(package: &str, dist: &Path, time: &str) -> Result<()> {
     let python = venv::existing().context("the Python environment is missing")?;
     run(Command::new(python)
         .args([
@@ -151,7 +154,7 @@ fn clearml(dist: &Path, time: &str) -> Result<()> {
             "--wheel-dir",
         ])
         .arg(dist)
-        .arg(root().join(WHEEL))
+        .arg(root().join(package))
         .env("SOURCE_DATE_EPOCH", time))
 }
 

@@ -98,14 +98,18 @@ pub fn run_tiers(args: &Args) -> Result<()> {
     )?;
     step(
         "python",
-        "tests of the package for the stock ClearML agent",
+        "tests of the packages for the stock ClearML agent and for Ray",
         || {
-            run(Command::new(venv.python())
-                .args(["-W", "error", "-m", "unittest", "--quiet"])
-                .args(["tests.test_check", "tests.test_command"])
-                .env("PYTHONDONTWRITEBYTECODE", "1")
-                .env("PYTHONPATH", "src")
-                .current_dir(root().join(dist::WHEEL)))
+            let test = |package, tests: &[&str]| {
+                run(Command::new(venv.python())
+                    .args(["-W", "error", "-m", "unittest", "--quiet"])
+                    .args(tests)
+                    .env("PYTHONDONTWRITEBYTECODE", "1")
+                    .env("PYTHONPATH", "src")
+                    .current_dir(root().join(package)))
+            };
+            test(dist::CLEARML, &["tests.test_check", "tests.test_command"])?;
+            test(dist::RAY, &[])
         },
     )?;
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::build::BUILT;
 use super::roots;
-use super::{VERSION, WHEEL, shipped_file};
+use super::{CLEARML, RAY, VERSION, shipped_file};
 use crate::cargo::{root, target};
 use crate::steps::{answer, run};
 
@@ -25,6 +25,7 @@ pub fn all(dist: &Path, name: &str) -> Result<()> {
     let python = environment(&place)?;
     wheel(dist, &place, &python)?;
     clearml(dist, &place, &python)?;
+    ray(dist, &python)?;
     deb(dist, &place)?;
     rpm(dist, &place)?;
     roots::all(dist, &dist.join(name), &place)?;
@@ -51,11 +52,13 @@ fn archive(dist: &Path, name: &str, place: &Path) -> Result<()> {
         "true",
     ]);
     run(alone(&mut first, place))?;
-    let cluster = answer(Command::new(bin.join("divvy-k8s")).arg("--version"));
-    ensure!(
-        cluster.is_some_and(|said| said.contains(VERSION)),
-        "divvy-k8s of the archive does not run"
-    );
+    for name in ["divvy-k8s", "divvy-slurm"] {
+        let said = answer(Command::new(bin.join(name)).arg("--version"));
+        ensure!(
+            said.is_some_and(|said| said.contains(VERSION)),
+            "{name} of the archive does not run"
+        );
+    }
     Ok(())
 }
 
@@ -134,12 +137,7 @@ fn wheel(dist: &Path, place: &Path, python: &Path) -> Result<()> {
 /// The package for the ClearML agent.
 fn clearml(dist: &Path, place: &Path, python: &Path) -> Result<()> {
     install(python, &shipped_file(dist, "clearml_", ".whl")?)?;
-    run(Command::new(python)
-        .args([
-            "-W", "error", "-m", "unittest", "discover", "--quiet", "-t", ".", "-s", "tests",
-        ])
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .current_dir(root().join(WHEEL)))?;
+    unit_tests(python, CLEARML)?;
     let program = place.join("venv/bin/clearml-agent-fractional-gpu");
     let said = answer(Command::new(program).arg("--help"));
     ensure!(
@@ -147,6 +145,24 @@ fn clearml(dist: &Path, place: &Path, python: &Path) -> Result<()> {
         "the wheel's program printed no help"
     );
     Ok(())
+}
+
+/// The package for Ray, without Ray.
+fn ray(dist: &Path, python: &Path) -> Result<()> {
+    install(python, &shipped_file(dist, "divvy_ray-", ".whl")?)?;
+    unit_tests(python, RAY)?;
+    let hook = "import sys; assert '_divvy_ray' in sys.modules, 'the .pth file was not read'";
+    run(Command::new(python).args(["-c", hook]))
+}
+
+/// The tests of a package, with the installed package.
+fn unit_tests(python: &Path, package: &str) -> Result<()> {
+    run(Command::new(python)
+        .args([
+            "-W", "error", "-m", "unittest", "discover", "--quiet", "-t", ".", "-s", "tests",
+        ])
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .current_dir(root().join(package)))
 }
 
 /// Files that a package must have, from the root.
@@ -168,6 +184,9 @@ fn wanted() -> Vec<String> {
             "usr/share/divvy/grafana/divvy.json",
             "usr/share/divvy/prometheus/rules.yml",
             "usr/share/divvy/prometheus/scrape.yml",
+            "usr/share/divvy/slurm/epilog",
+            "usr/share/divvy/slurm/plugstack.conf",
+            "usr/share/divvy/slurm/prolog",
             "usr/share/doc/divvy/README.md",
         ]
         .map(str::to_owned),

@@ -15,9 +15,11 @@ use crate::steps::{answer, run};
 use crate::tools;
 
 /// Packages, and the files that each builds.
-pub const BUILT: [(&str, &str, &str); 6] = [
+pub const BUILT: [(&str, &str, &str); 8] = [
     ("divvy", "divvy", "bin"),
     ("divvy-k8s", "divvy-k8s", "bin"),
+    ("divvy-slurm", "divvy-slurm", "bin"),
+    ("divvy-slurm", "libspank_divvy.so", "lib/divvy"),
     ("divvy-preload", "libdivvy_preload.so", "lib/divvy"),
     ("divvy-wrapper-cuda", "libdivvy_cuda.so", "lib/divvy"),
     ("divvy-wrapper-nvml", "libdivvy_nvml.so", "lib/divvy"),
@@ -127,7 +129,8 @@ pub fn quickly(zig: &Zig) -> Result<PathBuf> {
     build_programs()?;
     let built = target().join("dist-quick");
     fs::create_dir_all(&built)?;
-    for (_, file, _) in BUILT.iter().filter(|(.., place)| *place == "bin") {
+    let is_loaded = |package: &str| LOADED.iter().any(|(loaded, _)| *loaded == package);
+    for (_, file, _) in BUILT.iter().filter(|(package, ..)| !is_loaded(package)) {
         let to = built.join(file);
         let _ = fs::remove_file(&to);
         fs::copy(target().join("debug").join(file), to)?;

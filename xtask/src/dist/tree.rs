@@ -11,11 +11,12 @@ use crate::cargo::root;
 use crate::steps::{answer, run};
 
 /// Folders and files of the repository, and where they lie when installed.
-const SHARED: [(&str, &str); 9] = [
+const SHARED: [(&str, &str); 10] = [
     ("deploy/grafana", "share/divvy/grafana"),
     ("deploy/helm", "share/divvy/helm"),
     ("deploy/images", "share/divvy/images"),
     ("deploy/prometheus", "share/divvy/prometheus"),
+    ("deploy/slurm", "share/divvy/slurm"),
     ("docs", "share/doc/divvy/docs"),
     ("examples", "share/doc/divvy/examples"),
     ("README.md", "share/doc/divvy/README.md"),
@@ -133,7 +134,9 @@ pub fn files(folder: &Path) -> Result<Vec<String>> {
 /// Whether a file of a release is a program, as its place shows.
 pub fn is_program(file: &str) -> bool {
     let is_script = !file.contains('.') && !file.ends_with("/Dockerfile");
-    file.starts_with("bin/") || file.starts_with("share/divvy/images/") && is_script
+    let has_scripts = ["share/divvy/images/", "share/divvy/slurm/"];
+    file.starts_with("bin/")
+        || has_scripts.iter().any(|folder| file.starts_with(folder)) && is_script
 }
 
 /// Copies a file, or a folder with everything in it.

@@ -48,8 +48,10 @@ pub fn write(dist: &Path, tree: &Path, sbom: &Path, time: i64, quick: bool) -> R
         });
         Ok(())
     };
-    // Kubernetes has images, and its program is useless in an environment.
-    let files = BUILT.iter().filter(|(package, ..)| *package != "divvy-k8s");
+    // Kubernetes has images, and the nodes of Slurm have packages: their programs are useless in an environment.
+    let files = BUILT
+        .iter()
+        .filter(|(package, ..)| !["divvy-k8s", "divvy-slurm"].contains(package));
     let mut glibc = 0;
     for (_, file, place) in files {
         let from = tree.join(place).join(file);
