@@ -12,7 +12,7 @@ use crate::cluster::node::{Choice, Cluster, NodeSpec, Shape};
 use crate::cluster::policy::NodePolicy;
 use crate::cluster::random::Random;
 
-/// Requests without which a check says nothing.
+/// The fewest requests on which a check can judge a table.
 pub const REQUESTS_NEEDED: u64 = 300;
 
 /// Orders of the last requests that are tried.

@@ -8,8 +8,8 @@ use crate::cluster::node::{Cluster, NodeSpec};
 use crate::cluster::policy::NodePolicy;
 use crate::cluster::random::Random;
 
-/// Thousandths of the capacity asked for at which a fill is looked at, and what each look counts. Without the first two,
-/// a table that refuses large requests early would look good.
+/// Volumes at which a trial reads the unallocated part of a fill, in thousandths of the capacity, and the weight of each
+/// reading. Without the first two, a table that refuses large requests early would look good.
 const LOOKS: [(u64, f64); 3] = [(900, 0.25), (950, 0.25), (1000, 0.5)];
 
 /// A look is the mean over so many thousandths before and after.

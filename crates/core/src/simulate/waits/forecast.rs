@@ -214,12 +214,7 @@ pub fn nodes_now(
             held: held.iter().filter(here).cloned().collect(),
             gpus,
             queues: queues.clone(),
-            order: scene.order,
-            backfill: scene.backfill,
-            projects: scene.projects.clone(),
-            preemption: scene.preemption,
-            user_limits: scene.user_limits.clone(),
-            ..Snapshot::default()
+            ..scene.rules()
         }
     });
     Ok((nodes.collect(), JobId((work.len() - 1) as u64)))

@@ -189,12 +189,7 @@ impl<'r, 'n> Run<'r, 'n> {
             node: empty.clone(),
             snapshot: Snapshot {
                 queues: specs.into_iter().map(queue).collect(),
-                order: scene.order,
-                backfill: scene.backfill,
-                projects: scene.projects.clone(),
-                preemption: scene.preemption,
-                user_limits: scene.user_limits.clone(),
-                ..Snapshot::default()
+                ..scene.rules()
             },
             needs_held: !scene.projects.is_empty() || !scene.user_limits.is_empty(),
             queue_of,

@@ -8,7 +8,7 @@ use crate::mig::ProfileTable;
 use crate::model::gpu::Mode;
 use crate::model::project::Project;
 use crate::model::queue::{Order, QueueSpec};
-use crate::model::snapshot::Preemption;
+use crate::model::snapshot::{Preemption, Snapshot};
 use crate::units::{Bytes, Gpus, ProjectName, QueueName, UserName};
 
 /// A set of nodes under common queues.
@@ -62,6 +62,18 @@ impl Scene {
     /// So many GPUs over all nodes.
     pub fn gpus(&self) -> usize {
         self.nodes.iter().map(|node| node.gpus.len()).sum()
+    }
+
+    /// The planner's input with the rules of the scene, without GPUs and jobs.
+    pub(super) fn rules(&self) -> Snapshot {
+        Snapshot {
+            order: self.order,
+            backfill: self.backfill,
+            projects: self.projects.clone(),
+            preemption: self.preemption,
+            user_limits: self.user_limits.clone(),
+            ..Snapshot::default()
+        }
     }
 }
 
