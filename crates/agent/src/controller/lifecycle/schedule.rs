@@ -9,6 +9,7 @@ use divvy_core::{
     AllocatedJob, Bytes, HeldElsewhere, JobState, OrderKey, PendingJob, Plan, Preempt, Queue,
     QueueName, QueueSpec, Snapshot,
 };
+use jiff::Timestamp;
 
 use crate::controller::admission::{array, user_rules};
 use crate::controller::effects::Effects;
@@ -140,6 +141,8 @@ pub(in crate::controller) fn held(jobs: &Jobs) -> Vec<AllocatedJob> {
 }
 
 fn snapshot_of(state: &State, io: &Io, with_blocked: bool) -> Snapshot {
+    let backfill = io.config.schedule.backfill;
+    let clock = backfill.then(now);
     let mut waiting: BTreeMap<&QueueName, Vec<PendingJob>> = BTreeMap::new();
     let mut room = array::array_limits(&state.jobs);
     for active in state.jobs.active.values() {
@@ -156,7 +159,7 @@ fn snapshot_of(state: &State, io: &Io, with_blocked: bool) -> Snapshot {
                 waiting
                     .entry(queue)
                     .or_default()
-                    .push(job.waiting_in_queue());
+                    .push(job.waiting_in_queue(clock));
             }
             _ => {}
         }
@@ -182,7 +185,7 @@ fn snapshot_of(state: &State, io: &Io, with_blocked: bool) -> Snapshot {
         held: held(&state.jobs),
         queues,
         order: io.config.schedule.order,
-        backfill: io.config.schedule.backfill,
+        backfill,
         cursor: state.queues.cursor,
         head: state.queues.head,
         projects: state.queues.projects.clone(),
@@ -192,21 +195,22 @@ fn snapshot_of(state: &State, io: &Io, with_blocked: bool) -> Snapshot {
 }
 
 impl Job {
-    /// The job as the planner sees it while it is pending.
-    pub(in crate::controller) fn waiting_in_queue(&self) -> PendingJob {
+    /// The job as the planner sees it while it is pending. `clock`: the present time with backfill, else `None`: without
+    /// backfill no job yields.
+    pub(in crate::controller) fn waiting_in_queue(&self, clock: Option<Timestamp>) -> PendingJob {
         PendingJob {
             owner: self.owner(),
             turn: self.turn(),
-            yields: self.yields(),
+            yields: clock.is_some_and(|now| self.yields(now)),
             ..PendingJob::new(self.id, self.request())
         }
     }
 
     /// Whether jobs that fill a GPU exactly may start before it. A requeued job and one that was put first keep their
     /// places.
-    fn yields(&self) -> bool {
+    fn yields(&self, now: Timestamp) -> bool {
         let OrderKey { requeued, top, .. } = self.turn();
-        let waited = Duration::try_from(now().duration_since(self.waits_since()));
+        let waited = Duration::try_from(now.duration_since(self.waits_since()));
         top.is_no() && !requeued && waited.unwrap_or_default() < YIELDS_FOR
     }
 }

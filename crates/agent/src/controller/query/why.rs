@@ -31,6 +31,7 @@ use crate::controller::query::view::BlockReason;
 use crate::controller::query::{estimate, reference};
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::State;
+use crate::host::clock::now;
 use crate::host::error::error_chain;
 use crate::journal::{RuntimeHistory, StoreError};
 use crate::model::job::{Job, JobSpec};
@@ -277,16 +278,17 @@ fn released(state: &State, io: &Io, active: &ActiveJob) -> Option<Snapshot> {
         return None;
     }
     let mut snapshot = schedule::snapshot(state, io);
+    let waiting = job.waiting_in_queue(snapshot.backfill.then(now));
     let mut queues = snapshot.queues.iter_mut();
     match queues.find(|queue| queue.spec.name == job.spec.queue) {
         Some(queue) => {
-            queue.waiting.push(job.waiting_in_queue());
+            queue.waiting.push(waiting);
             sort_queue(&mut queue.waiting);
         }
         // A queue of an earlier daemon.
         None => snapshot.queues.push(Queue {
             spec: QueueSpec::open(job.spec.queue.clone()),
-            waiting: vec![job.waiting_in_queue()],
+            waiting: vec![waiting],
         }),
     }
     Some(snapshot)
