@@ -29,8 +29,8 @@ use config::{Config, WithoutDaemon, WithoutLimit};
 use daemon::{Daemon, Trouble};
 use programs::Programs;
 
-/// What Slurm tells a Prolog or an Epilog.
-struct Told {
+/// The environment that Slurm gives a Prolog or an Epilog.
+struct HookEnvironment {
     job: u32,
     uid: Option<u32>,
     node: String,
@@ -43,7 +43,7 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-impl Told {
+impl HookEnvironment {
     fn from_environment() -> Result<Self, String> {
         Self::of(&variable)
     }
@@ -88,7 +88,7 @@ fn records() -> PathBuf {
 /// Holds the job's slice and leaves the record for the plugin. Slurm drains the node after an error, so an error is
 /// that of the node alone; everything else becomes a line in the job's output.
 pub async fn prolog() -> Result<(), String> {
-    let told = Told::from_environment()?;
+    let told = HookEnvironment::from_environment()?;
     let config = Config::read();
     let outcome = match &config {
         Err(why) => Outcome::Refused(why.clone()),
@@ -116,7 +116,11 @@ pub async fn prolog() -> Result<(), String> {
 }
 
 /// What the configuration says of a job whose slice is not there.
-fn on_trouble(told: &Told, config: &Config, trouble: Trouble) -> Result<Outcome, String> {
+fn on_trouble(
+    told: &HookEnvironment,
+    config: &Config,
+    trouble: Trouble,
+) -> Result<Outcome, String> {
     let node = &told.node;
     match trouble {
         Trouble::NoDaemon(why) => match config.without_daemon {
@@ -135,7 +139,7 @@ fn on_trouble(told: &Told, config: &Config, trouble: Trouble) -> Result<Outcome,
     }
 }
 
-async fn decide(told: &Told, config: &Config) -> Result<Outcome, Trouble> {
+async fn decide(told: &HookEnvironment, config: &Config) -> Result<Outcome, Trouble> {
     if !told.has_gpus {
         return match told.gpu_memory {
             None => Ok(Outcome::NoSlice),
@@ -162,7 +166,7 @@ async fn decide(told: &Told, config: &Config) -> Result<Outcome, Trouble> {
 
 /// Releases the job's slice. It never fails: Slurm would drain the node, and the health check makes up for it.
 pub async fn epilog() -> Result<(), String> {
-    let told = Told::from_environment()?;
+    let told = HookEnvironment::from_environment()?;
     let had_slice = match Record::read(&records(), told.job) {
         Ok(Some(record)) => matches!(record.outcome, Outcome::Slice(_)),
         // Prolog may have died between the slice and its record.

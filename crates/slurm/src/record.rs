@@ -3,7 +3,7 @@
 //! ```text
 //! /run/divvy-slurm   0700, root's
 //!   JOB.json         what becomes of the job's tasks; whole or not there
-//!   JOB.told         what the job's output has already been told
+//!   JOB.told         lines that the job's output already has
 //! ```
 
 use std::collections::BTreeMap;
@@ -79,7 +79,7 @@ fn path(folder: &Path, job: u32) -> PathBuf {
     folder.join(format!("{job}.json"))
 }
 
-fn told_path(folder: &Path, job: u32) -> PathBuf {
+fn reported_path(folder: &Path, job: u32) -> PathBuf {
     folder.join(format!("{job}.told"))
 }
 
@@ -112,23 +112,27 @@ impl Record {
     }
 }
 
-/// What the output of a job has been told on this node.
+/// What the job's output already has from this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
+pub struct Reported {
     /// Refusals of memory, over all GPUs of the slice.
     pub denials: u64,
     /// The words in the job's comment.
     pub comment: String,
 }
 
-impl Told {
+impl Reported {
     pub fn write(&self, folder: &Path, job: u32) -> io::Result<()> {
-        replace(folder, &told_path(folder, job), &serde_json::to_vec(self)?)
+        replace(
+            folder,
+            &reported_path(folder, job),
+            &serde_json::to_vec(self)?,
+        )
     }
 
-    /// What was told; nothing after a damage, which repeats a line at worst.
+    /// What the output has; nothing where the file is damaged, which repeats a line at worst.
     pub fn read(folder: &Path, job: u32) -> Self {
-        let text = read_own(&told_path(folder, job)).ok().flatten();
+        let text = read_own(&reported_path(folder, job)).ok().flatten();
         let told = text.and_then(|text| serde_json::from_slice(&text).ok());
         told.unwrap_or_default()
     }
@@ -136,7 +140,7 @@ impl Told {
 
 /// Removes what a job has here.
 pub fn remove(folder: &Path, job: u32) {
-    for file in [path(folder, job), told_path(folder, job)] {
+    for file in [path(folder, job), reported_path(folder, job)] {
         let _ = fs::remove_file(file);
     }
 }
@@ -210,13 +214,13 @@ mod tests {
         let folder = folder.path().join("records");
         assert_eq!(Record::read(&folder, 7).unwrap(), None);
         record(7).write(&folder).unwrap();
-        let told = Told {
+        let told = Reported {
             denials: 3,
             comment: "peak".into(),
         };
         told.write(&folder, 7).unwrap();
         assert_eq!(Record::read(&folder, 7).unwrap(), Some(record(7)));
-        assert_eq!(Told::read(&folder, 7), told);
+        assert_eq!(Reported::read(&folder, 7), told);
         assert_eq!(jobs(&folder), [7]);
         assert_eq!(
             fs::metadata(&folder).unwrap().permissions().mode() & 0o777,

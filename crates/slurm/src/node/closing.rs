@@ -2,7 +2,7 @@
 
 use divvy_api::v1::Slice;
 use divvy_core::Bytes;
-use spank_divvy::record::Told;
+use spank_divvy::record::Reported;
 
 use super::config::Config;
 use super::daemon::{Daemon, Trouble};
@@ -21,7 +21,7 @@ pub async fn say(
         return Ok(());
     };
     let folder = records();
-    let before = Told::read(&folder, job);
+    let before = Reported::read(&folder, job);
     let denials = held.slices.iter().map(|slice| slice.denials).sum();
     if denials > before.denials {
         let mut text = String::new();
@@ -36,7 +36,7 @@ pub async fn say(
     if is_new && let Err(why) = comment_with(programs, job, node, &comment) {
         eprintln!("divvy-slurm: job {job}: {why}");
     }
-    let now = Told { denials, comment };
+    let now = Reported { denials, comment };
     if now != before {
         now.write(&folder, job)
             .map_err(|error| Trouble::Refused(error.to_string()))?;

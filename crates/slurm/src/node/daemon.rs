@@ -15,7 +15,7 @@ use spank_divvy::record::Access;
 use super::amounts::Part;
 use super::config::{Config, WithoutLimit};
 use super::programs::Programs;
-use super::{Told, gpus, leftovers, search_path};
+use super::{HookEnvironment, gpus, leftovers, search_path};
 
 /// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(300);
@@ -89,7 +89,7 @@ impl Daemon {
     /// Once `wait_seconds` have passed, for a daemon that does not answer and for memory that is not free.
     pub async fn hold(
         &self,
-        told: &Told,
+        told: &HookEnvironment,
         config: &Config,
         programs: &Programs,
         parts: &[Part],
@@ -125,7 +125,7 @@ impl Daemon {
 
     async fn try_to_hold(
         &self,
-        told: &Told,
+        told: &HookEnvironment,
         config: &Config,
         parts: &[Part],
     ) -> Result<HeldClaim, Trial> {

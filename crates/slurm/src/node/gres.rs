@@ -25,7 +25,7 @@ pub struct Place {
 /// The GPUs of the node by Slurm's number: the place in its list of GPUs.
 pub type Layout = BTreeMap<u32, Place>;
 
-/// The layout that `slurmd -G` shows. A job of whole GPUs needs none where it cannot be had.
+/// The layout that `slurmd -G` shows. A job of whole GPUs goes on without it where `slurmd` does not answer.
 pub fn layout(programs: &Programs, config: &Config, asked: &[Gres], node: &str) -> Layout {
     let shown = programs.run("slurmd", &["-G"]).or_else(|_| {
         // A build with several slurmd on a machine asks for the node.

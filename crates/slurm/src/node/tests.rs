@@ -2,9 +2,9 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-fn told(variables: &[(&str, &str)]) -> Result<Told, String> {
+fn told(variables: &[(&str, &str)]) -> Result<HookEnvironment, String> {
     let variables: BTreeMap<&str, &str> = variables.iter().copied().collect();
-    Told::of(&|name| variables.get(name).map(|&value| value.to_owned()))
+    HookEnvironment::of(&|name| variables.get(name).map(|&value| value.to_owned()))
 }
 
 /// The environment of a real Prolog, as slurmd 22.05.8 made it.
