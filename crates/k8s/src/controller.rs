@@ -41,7 +41,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
@@ -174,8 +173,11 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
     let client = cluster::client().await?;
     let namespace = args.namespace.clone();
     let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
-    let (door, address) = listen(args.listen).await?;
-    let (health, health_address) = listen(args.health_listen).await?;
+    let failed = |address| move |error| ControllerError::Listen { address, error };
+    let door = server::listen(args.listen).await;
+    let (door, address) = door.map_err(failed(args.listen))?;
+    let health = server::listen(args.health_listen).await;
+    let (health, health_address) = health.map_err(failed(args.health_listen))?;
     info!(%address, health = %health_address, namespace, "listening");
 
     let (stop, stopped) = watch::channel(false);
@@ -186,11 +188,7 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
     let mut tasks = JoinSet::new();
 
     let router = health::router(Arc::clone(&ready), args.metrics);
-    tasks.spawn(async move {
-        if let Err(error) = axum::serve(health, router).await {
-            tracing::error!(%error, "the health endpoint failed");
-        }
-    });
+    tasks.spawn(server::serve_health(health, router));
     let keeper = tls::CertRotator {
         client: client.clone(),
         place: place(&args, &namespace),
@@ -351,13 +349,6 @@ fn print(args: &Args) -> Result<(), ControllerError> {
     io::stdout()
         .write_all(text.as_bytes())
         .map_err(ControllerError::Print)
-}
-
-async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ControllerError> {
-    let failed = |error| ControllerError::Listen { address, error };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
-    let bound = listener.local_addr().map_err(failed)?;
-    Ok((listener, bound))
 }
 
 fn place(args: &Args, namespace: &str) -> CertSource {

@@ -18,7 +18,9 @@ mod assumed;
 mod chooser;
 mod gpus;
 mod history;
+mod outcome;
 mod pod;
+mod state;
 mod status;
 mod store;
 mod trainer;
@@ -26,7 +28,6 @@ mod view;
 mod watch;
 mod wire;
 
-use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -37,10 +38,9 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
-use divvy_core::cluster::learned::{Fallback, REQUESTS_NEEDED};
+use divvy_core::cluster::learned::REQUESTS_NEEDED;
 use jiff::Timestamp;
 use kube::Client;
-use tokio::net::TcpListener;
 use tokio::sync::watch as channel;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
@@ -51,24 +51,22 @@ use crate::controller::identity::{CertSource, IdentityError, ensure_identity};
 use crate::controller::told_to_end;
 use crate::metrics::extender::METRICS;
 use crate::metrics::page;
-use crate::server::{Service, ServingCert, serve};
+use crate::server::{Service, ServingCert, listen, serve, serve_health};
 pub use chooser::BestFitReason;
-use chooser::{Chooser, Verdict};
-use history::{History, RequestKind};
+use chooser::Verdict;
+pub use outcome::Outcome;
 use pod::PodFacts;
+use state::State;
 pub use status::Status;
 use store::Store;
 pub use store::written_status;
-use trainer::Lesson;
-use view::{NoShape, View};
+use view::View;
 use wire::Question;
 
-/// How often requests are counted, and it is looked whether a training is due.
+/// How often the extender counts requests, and starts a training that is due.
 const TICK: Duration = Duration::from_secs(5);
 /// How often the history is written, if it changed.
 const SAVES: Duration = Duration::from_secs(60);
-/// A table is trained anew after this time, if anything was asked for meanwhile.
-const OLD: Duration = Duration::from_secs(24 * 3600);
 /// How often certificate files are read again.
 const CERTIFICATES: Duration = Duration::from_secs(60);
 
@@ -124,87 +122,6 @@ pub enum ExtenderError {
     Broken,
 }
 
-fn little_history(seen: u64, needed: u64) -> BestFitReason {
-    BestFitReason::Check(Fallback::TooFewRequests { seen, needed })
-}
-
-/// What came of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    Chosen,
-    /// The pod wants no GPU of Divvy.
-    NotOurs,
-    /// The pod's claim is not visible yet.
-    UnknownClaim,
-    /// The pod's claim has devices already.
-    Allocated,
-    /// The pod wants a MIG instance.
-    Instance,
-    /// As far as the extender sees, the pod fits on none of the nodes.
-    NoRoom,
-    /// The objects of the cluster are not listed yet.
-    NotReady,
-    Invalid,
-}
-
-impl Outcome {
-    pub const ALL: [Self; 8] = [
-        Self::Chosen,
-        Self::NotOurs,
-        Self::UnknownClaim,
-        Self::Allocated,
-        Self::Instance,
-        Self::NoRoom,
-        Self::NotReady,
-        Self::Invalid,
-    ];
-
-    /// The value of the metric's label.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Chosen => "chosen",
-            Self::NotOurs => "not-ours",
-            Self::UnknownClaim => "unknown-claim",
-            Self::Allocated => "allocated",
-            Self::Instance => "instance",
-            Self::NoRoom => "no-room",
-            Self::NotReady => "not-ready",
-            Self::Invalid => "invalid",
-        }
-    }
-}
-
-impl From<NoShape> for Outcome {
-    fn from(why: NoShape) -> Self {
-        match why {
-            NoShape::NotOurs => Self::NotOurs,
-            NoShape::UnknownClaim => Self::UnknownClaim,
-            NoShape::Allocated => Self::Allocated,
-            NoShape::Instance => Self::Instance,
-        }
-    }
-}
-
-/// Everything that a decision needs.
-struct State {
-    view: View,
-    chooser: Chooser,
-    history: History,
-    /// UIDs of pods that are in the history.
-    counted: BTreeSet<String>,
-    is_read: bool,
-    training: TrainingState,
-}
-
-/// When a table is due.
-struct TrainingState {
-    is_wanted: bool,
-    least_history: u64,
-    /// Requests that were counted since the last training.
-    since: u64,
-    last: Option<(Instant, Vec<String>)>,
-}
-
 /// The extender: answers the scheduler.
 pub struct Extender {
     state: Mutex<State>,
@@ -214,26 +131,8 @@ pub struct Extender {
 
 impl Extender {
     fn new(args: &Args) -> Self {
-        let is_wanted = args.policy == "auto";
-        let reason = match is_wanted {
-            false => BestFitReason::Configured,
-            true => little_history(0, args.least_history),
-        };
-        METRICS.policy(Some(&reason));
         Self {
-            state: Mutex::new(State {
-                view: View::default(),
-                chooser: Chooser::new(reason),
-                history: History::default(),
-                counted: BTreeSet::new(),
-                is_read: false,
-                training: TrainingState {
-                    is_wanted,
-                    least_history: args.least_history,
-                    since: 0,
-                    last: None,
-                },
-            }),
+            state: Mutex::new(State::new(args.policy == "auto", args.least_history)),
             listed: AtomicUsize::new(0),
             is_leaving: AtomicBool::new(false),
         }
@@ -300,149 +199,7 @@ impl Service for Extender {
     }
 }
 
-impl State {
-    /// All objects are listed: pods that an earlier process has counted are not counted again.
-    fn begin(&mut self) {
-        self.view.cluster(Instant::now());
-        if self.is_read {
-            let bound = self.view.pods().filter(|pod| pod.node.is_some());
-            self.counted = bound.map(|pod| pod.uid.clone()).collect();
-        }
-        self.count_all();
-    }
-
-    fn choose(
-        &mut self,
-        pod: &PodFacts,
-        nodes: &[String],
-        now: Instant,
-    ) -> (Option<String>, Outcome) {
-        // Scored again: the scheduler could not do what it wanted to.
-        let freed = self.view.assumed.forget(&pod.uid);
-        self.view.note_all(freed);
-        self.view.cluster(now);
-        let shape = match self.view.shape(pod) {
-            Ok(shape) => shape,
-            Err(why) => return (None, why.into()),
-        };
-        self.count(&pod.uid, RequestKind::of(&shape, self.view.models()));
-        let candidates: Vec<usize> = nodes
-            .iter()
-            .filter_map(|node| self.view.index_of(node))
-            .collect();
-        let chosen = self.chooser.choose(
-            self.view.last_cluster(),
-            self.view.epoch(),
-            self.view.models(),
-            &shape,
-            &candidates,
-        );
-        let Some(chosen) = chosen else {
-            return (None, Outcome::NoRoom);
-        };
-        let node = self.view.last_cluster().nodes()[chosen].spec.name.clone();
-        // Of a pod that nobody has created nothing is assumed.
-        if self.view.is_waiting(&pod.key, &pod.uid) {
-            let changed = self
-                .view
-                .assumed
-                .assume(&pod.uid, &node, shape, pod.requests, now);
-            self.view.note_all(changed);
-        }
-        METRICS.assumed(self.view.assumed.len());
-        (Some(node), Outcome::Chosen)
-    }
-
-    fn count(&mut self, uid: &str, kind: RequestKind) {
-        if self.counted.insert(uid.to_owned()) {
-            self.history.count(kind);
-            self.training.since += 1;
-        }
-    }
-
-    /// Counts pods that were not scored: the scheduler asks nobody where only one node is left, or none.
-    fn count_all(&mut self) {
-        let models = self.view.models();
-        let (mut found, mut there) = (Vec::new(), BTreeSet::new());
-        for pod in self.view.pods().filter(|pod| pod.may_want_gpus()) {
-            if self.counted.contains(&pod.uid) {
-                there.insert(pod.uid.clone());
-            } else if let Ok((shape, _)) = self.view.request(pod) {
-                found.push((pod.uid.clone(), RequestKind::of(&shape, models)));
-            }
-        }
-        self.counted = there;
-        for (uid, kind) in found {
-            self.count(&uid, kind);
-        }
-    }
-
-    /// Looks whether a training is due, and says what it needs.
-    fn lesson(&mut self, now: Instant) -> Option<Lesson> {
-        self.count_all();
-        self.view.cluster(now);
-        METRICS.assumed(self.view.assumed.len());
-        METRICS.history(
-            self.history.requests(),
-            self.view.last_cluster().nodes().len(),
-        );
-        if !self.training.is_wanted {
-            return None;
-        }
-        let models = self.view.models().to_vec();
-        let mix = self.history.mix(&models);
-        let (requests, needed) = (mix.requests(), self.training.least_history);
-        let has_table = self.training.last.is_some();
-        if requests < needed {
-            if !has_table {
-                self.chooser.explain(little_history(requests, needed));
-            }
-            return None;
-        }
-        let is_due = self.training.last.as_ref().is_none_or(|(at, of)| {
-            let is_old = now.duration_since(*at) >= OLD && self.training.since > 0;
-            is_old || *of != models || self.training.since >= needed.max(requests / 4)
-        });
-        if !is_due || models.is_empty() {
-            return None;
-        }
-        if !has_table {
-            self.chooser.explain(BestFitReason::Training);
-        }
-        METRICS.policy(self.chooser.reason());
-        self.training.since = 0;
-        self.training.last = Some((now, models.clone()));
-        let nodes = self.view.last_cluster().nodes().iter();
-        Some(Lesson {
-            last: self.history.last_mix(&models),
-            mix,
-            specs: nodes.map(|node| node.spec.clone()).collect(),
-            models,
-        })
-    }
-
-    fn status(&self) -> Status {
-        let reason = self.chooser.reason();
-        let cluster = self.view.last_cluster();
-        Status {
-            policy: if reason.is_some() {
-                "best-fit"
-            } else {
-                "learned"
-            }
-            .to_owned(),
-            reason: reason.map(ToString::to_string),
-            requests: self.history.requests(),
-            kinds: self.history.kinds(),
-            nodes: cluster.nodes().len(),
-            gpu_milli: cluster.capacity_milli(),
-            free_gpu_milli: cluster.free_milli(),
-            assumed: self.view.assumed.len(),
-        }
-    }
-}
-
-/// Runs until it is told to end by SIGTERM or SIGINT, and then until what was asked has been answered.
+/// Runs until SIGTERM or SIGINT, and then until the open requests are answered.
 ///
 /// # Errors
 /// No cluster is known, an address is taken, or the certificate is unusable. What fails later is logged, and tried again.
@@ -462,8 +219,11 @@ pub async fn run(args: Args) -> Result<(), ExtenderError> {
         state.history = history;
         state.is_read = true;
     }
-    let (door, address) = listen(args.listen).await?;
-    let (health, health_address) = listen(args.health_listen).await?;
+    let failed = |address| move |error| ExtenderError::Listen { address, error };
+    let door = listen(args.listen).await;
+    let (door, address) = door.map_err(failed(args.listen))?;
+    let health = listen(args.health_listen).await;
+    let (health, health_address) = health.map_err(failed(args.health_listen))?;
     info!(%address, health = %health_address, "listening");
     let mut tasks = JoinSet::new();
     let shown = match (args.tls_cert, args.tls_key) {
@@ -479,11 +239,7 @@ pub async fn run(args: Args) -> Result<(), ExtenderError> {
         _ => None,
     };
     let router = router(&extender, args.metrics);
-    tasks.spawn(async move {
-        if let Err(error) = axum::serve(health, router).await {
-            tracing::error!(%error, "the health endpoint failed");
-        }
-    });
+    tasks.spawn(serve_health(health, router));
     watch::start(&client, &extender, &mut tasks);
     let store = store.map(Arc::new);
     tasks.spawn(keep(Arc::clone(&extender), store.clone()));
@@ -503,13 +259,6 @@ pub async fn run(args: Args) -> Result<(), ExtenderError> {
     }
     tasks.shutdown().await;
     Ok(served?)
-}
-
-async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ExtenderError> {
-    let failed = |error| ExtenderError::Listen { address, error };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
-    let bound = listener.local_addr().map_err(failed)?;
-    Ok((listener, bound))
 }
 
 /// The certificate in files, which is read again as others renew it.

@@ -1,10 +1,13 @@
 //! A server of one path, with limits on time, size and number of connections: the webhook's, and the extender's.
 
 use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
+use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::{Body as _, Incoming};
@@ -32,6 +35,23 @@ pub trait Service: Send + Sync + 'static {
     /// # Errors
     /// The body is not what the path takes; the text says why.
     fn answer(&self, body: &[u8]) -> impl Future<Output = Result<String, String>> + Send;
+}
+
+/// A listener at an address, and the address that it has: the kernel chooses a port for port 0.
+///
+/// # Errors
+/// The address is taken, or not one of this machine.
+pub async fn listen(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(address).await?;
+    let bound = listener.local_addr()?;
+    Ok((listener, bound))
+}
+
+/// Answers requests for health for as long as the program runs.
+pub async fn serve_health(listener: TcpListener, router: Router) {
+    if let Err(error) = axum::serve(listener, router).await {
+        tracing::error!(%error, "the health endpoint failed");
+    }
 }
 
 /// Requests about pods are some 10 KiB; of what is larger only so many are read at once, as memory is bounded.
@@ -67,7 +87,7 @@ impl ResolvesServerCert for ServingCert {
     }
 }
 
-/// Takes connections until it is told to stop, then lets those that are there finish. HTTPS with this certificate, or
+/// Takes connections until the stop signal, then lets those that are there finish. HTTPS with this certificate, or
 /// HTTP without one.
 ///
 /// # Errors

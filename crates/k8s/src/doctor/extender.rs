@@ -6,7 +6,7 @@ use super::facts::ClusterFacts;
 const CHECK: &str = "extender.policy";
 const READ: &str = "ConfigMap of the extender";
 
-/// No row without an extender: it is optional. Best fit is no fault, so its reason is said and nothing more.
+/// No row without an extender: it is optional. Best fit is no fault, so the row shows only its reason.
 pub fn row(facts: &ClusterFacts) -> Option<Row> {
     let status = facts.extender.as_ref()?;
     let found = match &status.reason {

@@ -169,7 +169,7 @@ fn pods_without_a_gpu_of_ours_and_unknown_ones_are_not_placed() {
     assert_eq!(extender.status().assumed, 0);
 }
 
-/// Whoever reaches the port may ask; what is assumed is what the API server knows of.
+/// Every client of the port can send a pod; the extender assumes only pods that the API server knows.
 #[test]
 fn nothing_is_assumed_of_a_pod_that_does_not_exist() {
     let extender = extender();

@@ -178,28 +178,18 @@ impl View {
             }
         }
         let asked = Asked::of(&claim);
-        if asked != Asked::default() || !pools.is_empty() {
-            let object = claim;
-            self.claims.insert(
-                key,
-                ClaimFacts {
-                    object,
-                    asked,
-                    pools,
-                },
-            );
-        } else {
-            // Of another driver: known, and nothing to place.
-            let (object, pools) = (ResourceClaim::default(), BTreeSet::new());
-            self.claims.insert(
-                key,
-                ClaimFacts {
-                    object,
-                    asked,
-                    pools,
-                },
-            );
-        }
+        // A claim of another driver is known, and has nothing to place: its object is not kept.
+        let is_ours = asked != Asked::default() || !pools.is_empty();
+        let facts = ClaimFacts {
+            object: if is_ours {
+                claim
+            } else {
+                ResourceClaim::default()
+            },
+            asked,
+            pools,
+        };
+        self.claims.insert(key, facts);
     }
 
     pub fn remove_claim(&mut self, key: &Key) {
@@ -215,7 +205,7 @@ impl View {
         self.in_pool.retain(|_, claims| !claims.is_empty());
     }
 
-    /// Pods that are not bound, for the history of what is asked for.
+    /// Pods that are not bound, for the history of requests.
     pub fn pods(&self) -> impl Iterator<Item = &PodFacts> {
         self.pods.values()
     }

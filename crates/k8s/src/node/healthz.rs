@@ -8,11 +8,11 @@ use std::sync::Arc;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
-use tokio::net::{TcpListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::sync::watch;
 
 use super::metrics::NodePage;
-use crate::metrics;
+use crate::{metrics, server};
 
 /// Answers `GET /healthz` for as long as the program runs: 200 while all these sockets have a listener. `GET /readyz`
 /// is 200 once kubelet has registered this driver: only then may a rolling update end the one before it.
@@ -30,8 +30,7 @@ pub async fn listen(
     page: Option<Arc<NodePage>>,
 ) -> io::Result<SocketAddr> {
     let sockets = sockets.into();
-    let listener = TcpListener::bind(address).await?;
-    let address = listener.local_addr()?;
+    let (listener, address) = server::listen(address).await?;
     let answer = get(move || {
         let sockets = sockets.clone();
         async move {

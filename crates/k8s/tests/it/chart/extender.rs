@@ -1,4 +1,4 @@
-//! The extender and its scheduler: what one of them is told of the other fits together.
+//! The extender and its scheduler: their settings of each other agree.
 
 #![allow(clippy::unwrap_used)]
 

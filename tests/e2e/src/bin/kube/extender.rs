@@ -1,7 +1,7 @@
 //! The scheduler extender with a stock kube-scheduler: pods of a real mix on 50 nodes that are objects alone.
 //!
-//! The scheduler is a process here, with the chart's configuration and the rights of the chart's service account. Nobody kills the
-//! cluster's own scheduler: it places the same pods first, for comparison.
+//! The scheduler is a process here, with the chart's configuration and the rights of the chart's service account. The cluster's own
+//! scheduler goes on: it places the same pods first, for comparison.
 
 mod mix;
 mod nodes;
@@ -116,7 +116,7 @@ impl Placed {
 
 fn cleared(stage: &Stage) -> Result<()> {
     let proxy = Proxy::start(stage)?;
-    // Nobody else deletes claims that no pod owns; they go with the last pod that uses them.
+    // No controller deletes claims that no pod owns; the suite deletes them with the last pod that uses them.
     let claims = format!(
         "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims",
         stage.aside

@@ -45,7 +45,7 @@ impl Request {
         u64::from(self.gpus) * u64::from(self.share)
     }
 
-    /// MiB of each GPU, in the steps of 2 MiB in which it is given out.
+    /// MiB of each GPU, in steps of 2 MiB, as Divvy allocates them.
     fn mib(self) -> u64 {
         GPU_MIB * u64::from(self.share) / 1000 / 2 * 2
     }

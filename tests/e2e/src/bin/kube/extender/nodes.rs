@@ -1,4 +1,4 @@
-//! Nodes that are objects alone: nobody beats their heart, so pods tolerate that.
+//! Nodes that are objects alone: no kubelet sends heartbeats, so the pods tolerate nodes that are not ready.
 
 use anyhow::Result;
 use serde_json::{Value, json};
