@@ -17,6 +17,7 @@ mod episode;
 mod events;
 mod file;
 mod learner;
+mod lesson;
 mod mix;
 mod models;
 mod scarce;

@@ -6,8 +6,9 @@ use crate::cluster::node::{GpuFree, WHOLE};
 pub(super) const CPU: usize = CPU_EDGES.len() + 1;
 
 /// Cores per free GPU at which the next class begins.
-const CPU_EDGES: [f32; 13] = [
-    0.5, 2.0, 3.1, 4.0, 5.0, 6.0, 7.0, 8.0, 9.5, 11.0, 12.5, 16.0, 24.0,
+const CPU_EDGES: [f32; 21] = [
+    0.5, 1.2, 2.0, 2.6, 3.1, 3.5, 4.0, 4.5, 5.0, 5.5, 6.0, 6.5, 7.0, 8.0, 9.0, 10.0, 11.0, 12.5,
+    14.0, 17.0, 24.0,
 ];
 
 /// Classes of what is free of a GPU: hundredths of a GPU in use, then how many GPUs of the node are idle.

@@ -15,8 +15,9 @@ use crate::cluster::random::Random;
 /// The fewest requests on which a check can judge a table.
 pub const REQUESTS_NEEDED: u64 = 300;
 
-/// Orders of the last requests that are tried.
+/// Orders of the last requests that are tried, and the mean holding times that each counts.
 const TRIALS: usize = 3;
+const HOLDING_TIMES: f64 = 6.0;
 
 /// The part of the volume by which the table may be behind before the check falls back: what orders differ by.
 const TOLERANCE: f64 = 0.001;
@@ -120,12 +121,12 @@ pub fn check(learned: &Learned, recent: &Mix, nodes: &[NodeSpec], seed: u64) -> 
     let (mut refused, mut refused_by_best_fit) = (0.0, 0.0);
     for trial in 0..TRIALS {
         let nodes = part(&nodes, PART_GPUS, trial);
-        let seed = random.seed();
+        let how = (HOLDING_TIMES, random.seed());
         let mut fresh = learned.fresh();
-        refused += refused_with_departures(&mut fresh, &draw, &nodes, seed) / TRIALS as f64;
+        refused += refused_with_departures(&mut fresh, &draw, &nodes, how) / TRIALS as f64;
         let mut best_fit = BestFit::default();
         refused_by_best_fit +=
-            refused_with_departures(&mut best_fit, &draw, &nodes, seed) / TRIALS as f64;
+            refused_with_departures(&mut best_fit, &draw, &nodes, how) / TRIALS as f64;
     }
     let (learned, best_fit) = (refused, refused_by_best_fit);
     if learned > best_fit + TOLERANCE {

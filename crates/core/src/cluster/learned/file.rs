@@ -14,10 +14,10 @@ use super::{Form, Learned};
 use crate::cluster::node::{ModelSet, Shape};
 
 const MAGIC: &[u8] = b"divvy-table";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The size of the largest file: 64 models, two axes.
-pub const MOST_BYTES: usize = 2 << 20;
+pub const MOST_BYTES: usize = 4 << 20;
 
 /// Characters of a model's name at most.
 const MOST_NAME: usize = 128;

@@ -27,6 +27,16 @@ impl Table {
         }
     }
 
+    /// The mean of tables of equal size; `self` where there is no other.
+    pub(super) fn averaged(mut self, others: &[Self]) -> Self {
+        let tables = (others.len() + 1) as f32;
+        for (cell, value) in self.values.iter_mut().enumerate() {
+            let others = others.iter().map(|table| table.values[cell]);
+            *value = (*value + others.sum::<f32>()) / tables;
+        }
+        self
+    }
+
     /// Cells of one model.
     pub(super) fn row(&self) -> usize {
         let spares = if self.two_axes { SPARE } else { 1 };

@@ -15,8 +15,7 @@ const LOOKS: [(u64, f64); 3] = [(900, 0.25), (950, 0.25), (1000, 0.5)];
 /// A look is the mean over so many thousandths before and after.
 const AROUND: u64 = 5;
 
-/// Mean holding times of a trial with departures at least, and of those that are not counted.
-const HOLDING_TIMES: f64 = 10.0;
+/// Mean holding times at the start of a trial with departures that are not counted.
 const NOT_COUNTED: f64 = 4.0;
 
 /// Arrivals of a trial at least: on a small cluster few arrivals say little.
@@ -51,17 +50,17 @@ pub(super) fn unused_after_fill(
     looks.sum()
 }
 
-/// The part of the volume asked for that a policy refuses where jobs come and go, and none waits. Every policy sees the
-/// same arrivals and departures.
+/// The part of the volume asked for that a policy refuses where jobs come and go, and none waits. The trial counts about
+/// so many mean holding times. Every policy sees the same arrivals and departures.
 pub(super) fn refused_with_departures(
     policy: &mut dyn NodePolicy,
     draw: &Draw,
     nodes: &[NodeSpec],
-    seed: u64,
+    (holding_times, seed): (f64, u64),
 ) -> f64 {
     let mut cluster = Cluster::new(nodes.iter().cloned());
     let mut events = Events::new(draw, cluster.capacity_milli(), LOAD, seed);
-    let arrivals = (HOLDING_TIMES * events.rate()).max(LEAST_ARRIVALS);
+    let arrivals = ((NOT_COUNTED + holding_times) * events.rate()).max(LEAST_ARRIVALS);
     let counted = (arrivals as usize, (NOT_COUNTED * events.rate()) as usize);
     let volume = come_and_go(policy, &mut cluster, draw, &mut events, counted);
     volume.refused_milli as f64 / volume.asked_milli.max(1) as f64
