@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(cpu_class(0, 1000), 0);
         assert_eq!(cpu_class(499, 1000), 0);
         assert_eq!(cpu_class(500, 1000), 1);
-        assert_eq!(cpu_class(6200, 2000), 3);
+        assert_eq!(cpu_class(6200, 2000), 5);
         assert_eq!(cpu_class(u64::MAX, 1), CPU - 1);
         assert_eq!(free_class(999, 999, 3), 99);
         assert_eq!(free_class(10, 9, 0), 0);

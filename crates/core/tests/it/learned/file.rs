@@ -32,9 +32,13 @@ fn a_broken_file_is_refused_with_the_reason() {
     let read = |bytes: &[u8]| Learned::from_bytes(bytes).map(|_| ()).unwrap_err();
     assert_eq!(read(b""), TableError::NotATable);
     assert_eq!(read(b"{\"version\": 1}"), TableError::NotATable);
-    let mut later = bytes.clone();
-    later[11] = 2;
-    assert_eq!(read(&later), TableError::Version { found: 2 });
+    // The version before, and the next.
+    for found in [1, 3] {
+        let mut other = bytes.clone();
+        other[11] = found;
+        let found = u32::from(found);
+        assert_eq!(read(&other), TableError::Version { found });
+    }
     assert_eq!(
         read(&vec![0; MOST_BYTES + 1]),
         TableError::TooLarge {
