@@ -494,10 +494,13 @@ async fn a_job_whose_memory_is_aside_can_be_stopped_started_anew_and_let_be() {
     client.cancel(&first.id).await.unwrap();
     let end = ended(&client, &first.id).await;
     assert_eq!(end.end_reason, Some(EndReason::Cancelled));
-    until_async("the daemon sees the memory of the job as free", async || {
-        let (used, share) = gpu(&client).await;
-        (used < EACH && share == 0).then_some(())
-    })
+    until_async(
+        "the daemon sees the memory of the job as free",
+        async || {
+            let (used, share) = gpu(&client).await;
+            (used < EACH && share == 0).then_some(())
+        },
+    )
     .await;
     assert!(home.slices().is_empty());
 }

@@ -180,9 +180,10 @@ fn any_process_that_enters_is_held_to_the_slice_and_all_of_them_together() {
         (used > Some(3 * GIB)).then_some(())
     });
     assert!(got(&home.divvy(&enter).ok()) < GIB);
-    until("the daemon sees that only the first process is left", || {
-        slices(&home)[0]["processes"] == 1
-    });
+    until(
+        "the daemon sees that only the first process is left",
+        || slices(&home)[0]["processes"] == 1,
+    );
     let jobs = home.items(&["ps"]);
     assert_eq!(
         (&jobs[0]["name"], &jobs[0]["runner"]),

@@ -28,16 +28,35 @@ const TRIALS: Trials = Trials {
     salt: 0x00c0_ffee,
 };
 
-/// Independent trainings towards each target. One training scatters; the mean of their tables is a candidate as well.
-const ROUNDS: usize = 2;
+/// How much a training tries.
+#[derive(Clone, Copy, Debug)]
+struct Effort {
+    /// Independent trainings towards each target. One training scatters; the mean of their tables is a candidate as
+    /// well.
+    rounds: usize,
+    /// The best candidates are tried again on other orders: the best of many on few orders owes part of it to chance.
+    finalists: usize,
+    final_trials: Trials,
+}
 
-/// The best candidates are tried again on other orders: the best of many on three orders owes part of it to chance.
-const FINALISTS: usize = 5;
-const FINAL_TRIALS: Trials = Trials {
-    count: 4,
-    holding_times: 20.0,
-    salt: 0x0f1a_17a1,
-};
+impl Effort {
+    /// A trial with departures takes several times as long as one of a fill.
+    fn of(form: Form) -> Self {
+        let (rounds, finalists, count) = match form {
+            Form::Fill => (4, 8, 8),
+            Form::Departures => (2, 5, 4),
+        };
+        Self {
+            rounds,
+            finalists,
+            final_trials: Trials {
+                count,
+                holding_times: 20.0,
+                salt: 0x0f1a_17a1,
+            },
+        }
+    }
+}
 
 /// Multiples of the price weight that are tried with the best table, on the orders of the finalists. None is lower, for
 /// the reason that [`Form::attempts`] gives.
@@ -57,8 +76,13 @@ impl Lesson {
     pub(super) fn best_table(&self, progress: &mut dyn FnMut(Progress)) -> (Table, Weights) {
         let attempts = self.training.form.attempts(self.many_ask_for_several);
         let each = (ITERATIONS - FIRST_CANDIDATE) / EACH_CANDIDATE + 2;
-        let rounds = attempts.len() * ROUNDS;
-        let of = rounds * (ITERATIONS + each) + attempts.len() + FINALISTS + PRICES.len();
+        let Effort {
+            rounds,
+            finalists,
+            final_trials,
+        } = Effort::of(self.training.form);
+        let trainings = attempts.len() * rounds;
+        let of = trainings * (ITERATIONS + each) + attempts.len() + finalists + PRICES.len();
         let mut done = 0;
         let mut step = || {
             done += 1;
@@ -68,7 +92,7 @@ impl Lesson {
         let mut candidates = Vec::new();
         for (target, weights) in attempts {
             let mut last = Vec::new();
-            for _ in 0..ROUNDS {
+            for _ in 0..rounds {
                 let tables = self.candidates(*target, *weights, random.seed(), &mut step);
                 last.extend(tables.last().cloned());
                 for table in tables {
@@ -81,10 +105,10 @@ impl Lesson {
             step();
         }
         candidates.sort_by(|a, b| a.loss.total_cmp(&b.loss));
-        candidates.truncate(FINALISTS);
-        let mut best = self.tried(self.untrained(), attempts[0].1, FINAL_TRIALS);
+        candidates.truncate(finalists);
+        let mut best = self.tried(self.untrained(), attempts[0].1, final_trials);
         for finalist in candidates {
-            let again = self.tried(finalist.table, finalist.weights, FINAL_TRIALS);
+            let again = self.tried(finalist.table, finalist.weights, final_trials);
             if again.loss < best.loss {
                 best = again;
             }
@@ -96,7 +120,7 @@ impl Lesson {
                 price: trained.price * multiple,
                 ..trained
             };
-            let loss = self.loss(&best.table, other, FINAL_TRIALS);
+            let loss = self.loss(&best.table, other, final_trials);
             if loss < best.loss {
                 (best.loss, best.weights) = (loss, other);
             }

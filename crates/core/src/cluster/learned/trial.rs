@@ -10,7 +10,7 @@ use crate::cluster::random::Random;
 
 /// Volumes at which a trial reads the unallocated part of a fill, in thousandths of the capacity, and the weight of each
 /// reading. Without the first two, a table that refuses large requests early would look good.
-const LOOKS: [(u64, f64); 3] = [(900, 0.25), (950, 0.25), (1000, 0.5)];
+const LOOKS: [(u64, f64); 3] = [(900, 0.1), (950, 0.2), (1000, 0.7)];
 
 /// A look is the mean over so many thousandths before and after.
 const AROUND: u64 = 5;
