@@ -223,6 +223,8 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
             ("a --gpus-on 0 --mig-profile big", USAGE),
             ("a --gpus-on 0 -g 0.5 --compute some", USAGE),
             ("a --gpus-on 0 -g 0.5 --pid x", USAGE),
+            ("a --gpus-on 0 -g 0.5 --cancel-on-exit", USAGE),
+            ("a --gpus-on 0 -g 0.5 --wait 2h", USAGE),
             ("a --gpus-on 0 -g 0.5 --cgroup /tmp", USAGE),
             ("a --gpus-on 0 -g 0.5 --user nobody", 4),
         ],
