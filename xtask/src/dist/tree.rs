@@ -134,7 +134,11 @@ pub fn files(folder: &Path) -> Result<Vec<String>> {
 /// Whether a file of a release is a program, as its place shows.
 pub fn is_program(file: &str) -> bool {
     let is_script = !file.contains('.') && !file.ends_with("/Dockerfile");
-    let has_scripts = ["share/divvy/images/", "share/divvy/slurm/"];
+    let has_scripts = [
+        "share/divvy/images/",
+        "share/divvy/slurm/",
+        "share/doc/divvy/examples/",
+    ];
     file.starts_with("bin/")
         || has_scripts.iter().any(|folder| file.starts_with(folder)) && is_script
 }
