@@ -405,6 +405,28 @@ class Failures(Cluster):
             runtime_env={"divvy": {}, "py_executable": f"env -u LD_PRELOAD {sys.executable}"},
         )
 
+    def test_d_a_user_who_unsets_or_sets_the_variables_of_the_limiter(self) -> None:
+        import ray
+
+        def shed() -> dict[str, Any]:
+            for name in list(os.environ):
+                if name == "LD_PRELOAD" or (name.startswith("DIVVY_") and not name.startswith("DIVVY_SIM")):
+                    os.environ.pop(name)
+            os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"
+            gpu = Gpu()
+            return {"total": gpu.total / GIB, "got": gpu.fill()}
+
+        unset = {"LD_PRELOAD": "", "DIVVY_SLICE": "", "DIVVY_SHIM": "off"}
+        scenes = {
+            "env_vars": ray.remote(look).options(num_gpus=0.25, runtime_env={"divvy": {}, "env_vars": unset}),
+            "in the task": ray.remote(shed).options(num_gpus=0.25, runtime_env={"divvy": {}}),
+        }
+        for name, task in scenes.items():
+            saw = ray.get(task.remote(), timeout=120)
+            print(f"  variables unset by {name}: sees {saw['total']:.2f} GiB, gets {saw['got']:.2f} GiB")
+            self.assertLess(saw["got"], QUARTER_GIB)
+        self.no_slices()
+
     def test_c_a_daemon_that_restarts_and_one_that_is_gone(self) -> None:
         import ray
 
