@@ -72,9 +72,10 @@ def until(what: str, condition: Any, seconds: float = 30.0) -> None:
 
 
 def ray_workers(driver: int) -> Iterator[int]:
-    """The pids of the workers below this driver's raylet that have registered.
+    """The pids of the workers below this driver's raylet that run a task.
 
-    Raylet notices the end of an earlier one only after `worker_register_timeout_seconds`, 60 by default.
+    Of one that has not registered, raylet notices the end only after `worker_register_timeout_seconds`, and starts no
+    other worker in its place until then.
     """
     parents, names = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
@@ -84,8 +85,9 @@ def ray_workers(driver: int) -> Iterator[int]:
             names[pid] = (folder / "cmdline").read_bytes()
     for pid, name in names.items():
         above = parents.get(parents[pid])
-        # Raylet ends with its agents, which are no workers.
-        if above == driver and name.startswith(b"ray::") and b"Agent" not in name:
+        # Raylet's agents have such names too, and a worker is IDLE before it registers.
+        is_busy = name.startswith(b"ray::") and b"Agent" not in name and b"IDLE" not in name
+        if above == driver and is_busy:
             yield pid
 
 
@@ -170,7 +172,7 @@ class Cluster(unittest.TestCase):
             # As many as the storm has tasks at a time; Ray's own number is that of the processors.
             RAY_worker_maximum_startup_concurrency="8",
             # Ray gives up after 60 s, which a start takes where the processors have much else to do.
-            RAY_worker_register_timeout_seconds="600",
+            RAY_worker_register_timeout_seconds="180",
             PYTHONDONTWRITEBYTECODE="1",
         )
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
@@ -607,7 +609,7 @@ class Storm(Cluster):
                         is_ours = "divvy" in str(error)
                         refused, broken = refused + is_ours, broken + (not is_ours)
                         print(str(error).splitlines()[-2:], file=sys.stderr)
-                    if len(waiting) == 7 and (done + killed + refused + broken) % 50 == 0:
+                    if (done + killed + refused + broken) % 50 == 0:
                         print(f"  {done} done, {killed} killed, {time.monotonic() - begin:.0f} s", file=sys.stderr)
         finally:
             stop.set()

@@ -292,7 +292,7 @@ mod tests {
         assert!(access.mounts.is_empty());
         assert!(
             access.refuse_user_namespaces,
-            "who enters by itself has to install the filter"
+            "a program that enters by itself installs the filter"
         );
     }
 }

@@ -334,6 +334,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("--idempotency-key", "run.rs"),
     ("--pid", "slices.rs"),
     ("--cgroup", "slices.rs"),
+    ("--cancel-on-exit", "slices.rs"),
+    ("--wait", "slices.rs"),
     ("--parsable", "../../../testkit/src/home.rs"),
     ("--no-wait", "errors.rs"),
     ("--no-daemon", "run.rs"),
