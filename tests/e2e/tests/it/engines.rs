@@ -92,7 +92,9 @@ fn the_shell_lines_for_other_engines_run_as_the_page_shows() {
     assert_eq!(said.stdout, "done\n");
     let name = "nomad-5456bd7a-9fc0-c0dd-6131-cbee77f57577";
     assert_eq!(ran(name), 1, "Nomad's task");
-    let full = ["slice", "create", "full", "--gpus-on", "0", "-g", "0.9"];
+    // The slice of the task before is released within a quarter of a second.
+    let full = "slice create full --gpus-on 0 -g 0.9 --wait 10s";
+    let full: Vec<_> = full.split(' ').collect();
     let _ = home.divvy(&full).ok();
     let said = shell(&home, &folder, &nomad).exits(6);
     assert!(said.stderr.contains("GPU 0: "), "{}", said.stderr);
