@@ -137,7 +137,7 @@ pub fn is_program(file: &str) -> bool {
     let has_scripts = [
         "share/divvy/images/",
         "share/divvy/slurm/",
-        "share/doc/divvy/examples/",
+        "share/doc/divvy/examples/divvy-task",
     ];
     file.starts_with("bin/")
         || has_scripts.iter().any(|folder| file.starts_with(folder)) && is_script
@@ -170,6 +170,19 @@ mod tests {
             ("README", false),
         ] {
             assert_eq!(is_unit(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn programs_are_told_by_their_place() {
+        for (file, expected) in [
+            ("bin/divvy", true),
+            ("share/doc/divvy/examples/divvy-task", true),
+            ("share/doc/divvy/examples/jupyterhub_config.py", false),
+            ("share/doc/divvy/examples/systemd/README", false),
+            ("share/divvy/images/kubernetes/Dockerfile", false),
+        ] {
+            assert_eq!(is_program(file), expected, "{file}");
         }
     }
 
