@@ -43,6 +43,9 @@ pub struct SliceAccess {
     pub environment: BTreeMap<String, String>,
     /// Empty for a process without root's rights.
     pub mounts: Vec<SliceMount>,
+    /// Whether the program may create no user namespace, as with the daemon's `refuse_user_namespaces`. `enter` installs
+    /// that filter; a program that enters by itself has to.
+    pub refuse_user_namespaces: bool,
 }
 
 /// One mount of a slice.

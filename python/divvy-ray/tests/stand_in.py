@@ -147,8 +147,8 @@ class Machine(unittest.TestCase):
         self.addCleanup(around.stop)
         self.answers()
 
-    def answers(self, create: str = "", code: int = 0, gpus: int = 0) -> None:
-        """`code`: what `divvy slice create` ends with, and `create`: a command before that."""
+    def answers(self, create: str = "", code: int = 0, gpus: int = 0, rm: str = "") -> None:
+        """`code`: what `divvy slice create` ends with, and `create`: a command before that; `rm`: one of `slice rm`."""
         error = '{"error":{"code":"x","message":"no room on GPU 0","hint":"wait"}}'
         file = self.folder / "divvy"
         script = f"""
@@ -162,6 +162,7 @@ class Machine(unittest.TestCase):
                     [ {code} = 0 ] || fail {code}
                     echo '{{"items":[{{"job":"7","uid":"x"}}]}}';;
                 "slice env") cat {self.folder}/access.json;;
+                "slice rm") {rm or ":"};;
                 oom*) cat {self.folder}/oom.json;;
             esac
         """

@@ -54,7 +54,7 @@ class Read(unittest.TestCase):
 class Asked(unittest.TestCase):
     def test_the_words_name_gpu_amount_and_this_process(self) -> None:
         base = ["/bin/divvy", "slice", "create", "ray-x"]
-        end = ["--pid", str(os.getpid())]
+        end = ["--pid", str(os.getpid()), "--cancel-on-exit"]
         asked = words(Assignment(("1",), 250), Settings(divvy="/bin/divvy"), "ray-x")
         self.assertEqual(asked, [*base, "--gpus-on", "1", "-g", "0.25", *end])
         settings = Settings(divvy="/bin/divvy", gpu_memory="8G", compute="strict")

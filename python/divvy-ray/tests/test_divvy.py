@@ -80,6 +80,17 @@ class Called(Machine):
                 _divvy.insist([_divvy.find(), "slice", "create", "x"], 30, **clock)
         self.assertEqual((len(self.asked()), now[0]), (5, 0.0))
 
+    def test_a_release_waits_for_a_daemon_that_restarts_and_for_nothing_else(self) -> None:
+        now, clock = self.clock()
+        self.answers(rm=f"[ $(grep -c rm {self.folder}/asked) -gt 3 ] || fail 7")
+        self.assertTrue(_divvy.release(_divvy.find(), "x", clock["sleep"]))
+        self.assertEqual(self.asked(), ["slice rm x"] * 4)
+        self.answers(rm="fail 4")
+        self.assertFalse(_divvy.release(_divvy.find(), "x", clock["sleep"]))
+        self.answers(rm="fail 7")
+        self.assertFalse(_divvy.release(_divvy.find(), "x", clock["sleep"]))
+        self.assertLess(now[0], 6)
+
     def test_divvy_itself_runs_without_the_limiter(self) -> None:
         os.environ["LD_PRELOAD"] = ""
         _divvy.call([_divvy.find(), "gpus"])

@@ -45,7 +45,7 @@ class Working(Machine):
         self.assertEqual(
             self.asked(),
             [
-                f"slice create {name} --gpus-on 0 -g 0.25 --pid {os.getpid()} -o json",
+                f"slice create {name} --gpus-on 0 -g 0.25 --pid {os.getpid()} --cancel-on-exit -o json",
                 f"slice env {name} -o json",
             ],
         )
@@ -58,6 +58,17 @@ class Working(Machine):
         self.assertEqual(run(self.ray, IN_GROUP, lambda: None, is_actor=True), ("", None))
         self.assertIn("--gpus-on 1 -g 0.5", self.asked()[0])
         self.assertEqual(os.environ["DIVVY_SLICE"], "/slices/7")
+
+    def test_the_end_of_the_worker_releases_the_slice_and_a_copy_of_the_process_does_not(self) -> None:
+        self.worker.release()
+        self.assertEqual(self.asked(), [], "no slice was asked for")
+        run(self.ray, QUARTER, lambda: None, is_actor=True)
+        self.worker.pid += 1
+        self.worker.release()
+        self.assertEqual(len(self.asked()), 2)
+        self.worker.pid -= 1
+        self.worker.release()
+        self.assertEqual(self.asked()[2:], ["slice rm ray-Model-0123456789abcdef"])
 
     def test_a_task_without_gpus_takes_none_and_keeps_the_worker_unless_it_used_cuda(self) -> None:
         self.assertEqual(run(self.ray, NO_GPU, lambda: None), ("", None))

@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 import unittest
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Optional
 
@@ -68,6 +69,26 @@ def until(what: str, condition: Any, seconds: float = 30.0) -> None:
         if time.monotonic() > end:
             raise AssertionError(f"not within {seconds:g} s: {what}")
         time.sleep(0.1)
+
+
+def ray_workers(driver: int) -> Iterator[int]:
+    """The pids of the workers below this driver's raylet that run a task.
+
+    Of one that has not registered, raylet notices the end only after `worker_register_timeout_seconds`, and starts no
+    other worker in its place until then.
+    """
+    parents, names = {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            pid = int(folder.name)
+            parents[pid] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            names[pid] = (folder / "cmdline").read_bytes()
+    for pid, name in names.items():
+        above = parents.get(parents[pid])
+        # Raylet's agents have such names too, and a worker is IDLE before it registers.
+        is_busy = name.startswith(b"ray::") and b"Agent" not in name and b"IDLE" not in name
+        if above == driver and is_busy:
+            yield pid
 
 
 class Gpu:
@@ -150,6 +171,8 @@ class Cluster(unittest.TestCase):
             RAY_worker_niceness="0",
             # As many as the storm has tasks at a time; Ray's own number is that of the processors.
             RAY_worker_maximum_startup_concurrency="8",
+            # Ray gives up after 60 s, which a start takes where the processors have much else to do.
+            RAY_worker_register_timeout_seconds="180",
             PYTHONDONTWRITEBYTECODE="1",
         )
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
@@ -215,7 +238,42 @@ class Placement(Cluster):
         ended = {job["id"]: job for job in items("ps", "-a")}
         for saw in seen:
             job = ended[saw["job"]]
-            self.assertEqual((job["state"], job["end_reason"]), ("ended", "released"), job)
+            self.assertEqual((job["state"], job["end_reason"]), ("ended", "cancelled"), job)
+            self.assertIn("ended before `divvy slice rm`", job["end_detail"])
+
+    def test_b_an_end_of_its_own_releases_the_slice_and_a_killed_one_is_cancelled(self) -> None:
+        import ray
+
+        class Actor:
+            def job(self) -> str:
+                return os.environ["DIVVY_JOB_ID"]
+
+            def leave(self) -> None:
+                ray.actor.exit_actor()
+
+            def signal(self, number: int) -> None:
+                os.kill(os.getpid(), number)
+
+        kind = ray.remote(Actor)
+        ends: dict[str, tuple[str, Any]] = {
+            "exit_actor": ("released", lambda actor: actor.leave.remote()),
+            "SIGTERM": ("released", lambda actor: actor.signal.remote(signal.SIGTERM)),
+            "out of scope": ("released", lambda actor: None),
+            "ray.kill": ("cancelled", ray.kill),
+            "SIGKILL": ("cancelled", lambda actor: actor.signal.remote(signal.SIGKILL)),
+            "a crash": ("cancelled", lambda actor: actor.signal.remote(signal.SIGSEGV)),
+        }
+        jobs = {}
+        for how, (_, end) in ends.items():
+            actor = kind.options(num_gpus=0.125, num_cpus=0, runtime_env={"divvy": {}}).remote()
+            jobs[how] = ray.get(actor.job.remote(), timeout=120)
+            end(actor)
+            del actor
+        self.no_slices(60)
+        ended = {job["id"]: job["end_reason"] for job in items("ps", "-a")}
+        seen = {how: ended[job] for how, job in jobs.items()}
+        print("ends:", seen)
+        self.assertEqual(seen, {how: outcome for how, (outcome, _) in ends.items()})
 
     def test_b_a_child_without_variables_stays_in_the_slice_of_root(self) -> None:
         import ray
@@ -349,6 +407,28 @@ class Failures(Cluster):
             runtime_env={"divvy": {}, "py_executable": f"env -u LD_PRELOAD {sys.executable}"},
         )
 
+    def test_d_a_user_who_unsets_or_sets_the_variables_of_the_limiter(self) -> None:
+        import ray
+
+        def shed() -> dict[str, Any]:
+            for name in list(os.environ):
+                if name == "LD_PRELOAD" or (name.startswith("DIVVY_") and not name.startswith("DIVVY_SIM")):
+                    os.environ.pop(name)
+            os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"
+            gpu = Gpu()
+            return {"total": gpu.total / GIB, "got": gpu.fill()}
+
+        unset = {"LD_PRELOAD": "", "DIVVY_SLICE": "", "DIVVY_SHIM": "off"}
+        scenes = {
+            "env_vars": ray.remote(look).options(num_gpus=0.25, runtime_env={"divvy": {}, "env_vars": unset}),
+            "in the task": ray.remote(shed).options(num_gpus=0.25, runtime_env={"divvy": {}}),
+        }
+        for name, task in scenes.items():
+            saw = ray.get(task.remote(), timeout=120)
+            print(f"  variables unset by {name}: sees {saw['total']:.2f} GiB, gets {saw['got']:.2f} GiB")
+            self.assertLess(saw["got"], QUARTER_GIB)
+        self.no_slices()
+
     def test_c_a_daemon_that_restarts_and_one_that_is_gone(self) -> None:
         import ray
 
@@ -480,7 +560,7 @@ class Storm(Cluster):
 
         task = ray.remote(work)
         waiting: dict[Any, float] = {}
-        done = killed = over = refused = empty = sent = 0
+        done = killed = over = refused = broken = empty = sent = shot = 0
         stop = threading.Event()
         restarts = 0
 
@@ -494,8 +574,18 @@ class Storm(Cluster):
                     self.start_daemon()
                     restarts += 1
 
-        keeper = threading.Thread(target=restart)
-        keeper.start()
+        def kill_workers() -> None:
+            nonlocal shot
+            while not stop.wait(dice.uniform(0.5, 3)):
+                workers = list(ray_workers(os.getpid()))
+                if workers:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(dice.choice(workers), signal.SIGKILL)
+                        shot += 1
+
+        trouble = [threading.Thread(target=restart), threading.Thread(target=kill_workers)]
+        for thread in trouble:
+            thread.start()
         begin = time.monotonic()
         try:
             while waiting or (sent < TASKS and time.monotonic() - begin < SECONDS):
@@ -516,18 +606,23 @@ class Storm(Cluster):
                     except ray.exceptions.WorkerCrashedError:
                         killed += 1
                     except Exception as error:
-                        refused += 1
+                        is_ours = "divvy" in str(error)
+                        refused, broken = refused + is_ours, broken + (not is_ours)
                         print(str(error).splitlines()[-2:], file=sys.stderr)
+                    if (done + killed + refused + broken) % 50 == 0:
+                        print(f"  {done} done, {killed} killed, {time.monotonic() - begin:.0f} s", file=sys.stderr)
         finally:
             stop.set()
-            keeper.join(60)
+            for thread in trouble:
+                thread.join(60)
         self.no_slices(60)
         took = time.monotonic() - begin
         print(
-            f"storm: {sent} tasks, {done} done, {killed} killed, {refused} without a slice, {empty} empty, {restarts} "
+            f"storm: {sent} tasks, {done} done, {killed} killed, {shot} workers shot, {refused} without a slice, "
+            f"{broken} failed in Ray, {empty} empty, {restarts} "
             f"restarts; over the limit {over}, slices left {len(slices())}; {took:.0f} s"
         )
-        self.assertEqual((over, empty, refused), (0, 0, 0))
+        self.assertEqual((over, empty, refused, broken), (0, 0, 0, 0))
 
 
 if __name__ == "__main__":

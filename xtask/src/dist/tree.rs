@@ -134,7 +134,11 @@ pub fn files(folder: &Path) -> Result<Vec<String>> {
 /// Whether a file of a release is a program, as its place shows.
 pub fn is_program(file: &str) -> bool {
     let is_script = !file.contains('.') && !file.ends_with("/Dockerfile");
-    let has_scripts = ["share/divvy/images/", "share/divvy/slurm/"];
+    let has_scripts = [
+        "share/divvy/images/",
+        "share/divvy/slurm/",
+        "share/doc/divvy/examples/divvy-task",
+    ];
     file.starts_with("bin/")
         || has_scripts.iter().any(|folder| file.starts_with(folder)) && is_script
 }
@@ -166,6 +170,19 @@ mod tests {
             ("README", false),
         ] {
             assert_eq!(is_unit(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn programs_are_told_by_their_place() {
+        for (file, expected) in [
+            ("bin/divvy", true),
+            ("share/doc/divvy/examples/divvy-task", true),
+            ("share/doc/divvy/examples/jupyterhub_config.py", false),
+            ("share/doc/divvy/examples/systemd/README", false),
+            ("share/divvy/images/kubernetes/Dockerfile", false),
+        ] {
+            assert_eq!(is_program(file), expected, "{file}");
         }
     }
 

@@ -207,8 +207,6 @@ fn hold_existing(
     asked: &ClaimRequest,
     by: &Caller,
 ) -> Result<Result<JobId, Error>, StoreError> {
-    let conflict =
-        |why: String, hint: &str| Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
     let Some(active) = state.jobs.active.get_mut(&id) else {
         return Ok(Ok(id));
     };
@@ -218,8 +216,15 @@ fn hold_existing(
     };
     let uid = &claim.uid;
     if matches!(job.state, JobState::Stopping { .. }) {
-        let why = format!("claim {uid} is still being released");
-        return conflict(why, "try again in a moment");
+        let (what, hint) = match claim.is_slice() {
+            true => (
+                "slice",
+                "try again, or wait for it: divvy slice create --wait 10s",
+            ),
+            false => ("claim", "try again in a moment"),
+        };
+        let why = format!("an earlier {what} {uid} is still being released");
+        return Ok(Err(Error::new(ErrorCode::WouldWait, why).hint(hint)));
     }
     let is_slice = claim.is_slice();
     let is_others = is_slice && job.spec.credentials.uid != by.account.uid;
@@ -232,7 +237,7 @@ fn hold_existing(
             }
             false => format!("release it first: DELETE /v1/claims/{uid}"),
         };
-        return conflict(why, &hint);
+        return Ok(Err(Error::new(ErrorCode::Conflict, why).hint(&hint)));
     }
     if claim.pods != asked.claim.pods {
         let changed = Claim {
@@ -286,7 +291,7 @@ pub(super) fn release_claim(
         true => Cause::requested_by("released", by),
         false => "released".into(),
     };
-    end(jobs, fx, io, id, cause)?;
+    end(jobs, fx, io, id, StopReason::Release, cause)?;
     fx.failpoints.push("claim.released");
     Ok(Ok(Some(id)))
 }
@@ -297,10 +302,11 @@ fn end(
     fx: &mut Effects,
     io: &Io,
     id: JobId,
+    how: StopReason,
     cause: impl Into<Cause>,
 ) -> Result<(), StoreError> {
     entries::remove(jobs, io, id);
-    cancel::stop_job(jobs, fx, io, id, StopReason::Release, cause)
+    cancel::stop_job(jobs, fx, io, id, how, cause)
 }
 
 /// Creates the slice, files and CDI device of a claim that has its grants; the next round journals the result.

@@ -92,6 +92,7 @@ pub fn slice_access(home: &Home, name: &str, mounts: bool) -> Result<SliceAccess
         reason,
         environment,
         mounts,
+        refuse_user_namespaces: entry.refuse_user_namespaces,
     })
 }
 
@@ -274,7 +275,7 @@ mod tests {
                 because: "a test".into(),
             }),
             marker: folder.path().into(),
-            refuse_user_namespaces: false,
+            refuse_user_namespaces: true,
         };
         entry.write(&home, &me).unwrap();
         assert_eq!(
@@ -289,5 +290,9 @@ mod tests {
         assert_eq!(access.environment["CUDA_VISIBLE_DEVICES"], "GPU-1");
         assert_eq!(access.environment["DIVVY_SLICE"], slice.to_str().unwrap());
         assert!(access.mounts.is_empty());
+        assert!(
+            access.refuse_user_namespaces,
+            "a program that enters by itself installs the filter"
+        );
     }
 }

@@ -49,6 +49,9 @@ pub struct ClaimEnd {
     /// [default: as the daemon finds it].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<u64>,
+    /// Whether the claim counts as cancelled when the process ends before a call has released it. Only with `pid`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cancels: bool,
     /// The removal of this control group, by its folder below `/sys/fs/cgroup`. It may appear up to 5 minutes later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
@@ -60,8 +63,14 @@ impl ClaimEnd {
         Self {
             pid: Some(pid),
             start_time,
-            cgroup: None,
+            ..Self::default()
         }
+    }
+
+    /// Returns an end that cancels the claim, in place of releasing it.
+    #[must_use]
+    pub fn cancelling(self, cancels: bool) -> Self {
+        Self { cancels, ..self }
     }
 
     /// Returns the end with the removal of a control group.

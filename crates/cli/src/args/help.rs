@@ -109,8 +109,8 @@ Exit code: the program's; 125, 126 and 127 as for `divvy run`.
 
 pub(super) const SLICE_CREATE: &str = "\
 Holds exactly these GPUs, or fails at once: exit code 5 if the slice can never fit, 6 if it does not fit now. The same call again \
-changes nothing; another request under the name of a held slice fails with 8. Without --pid and --cgroup, only `divvy slice rm` and a \
-reboot release it. Processes that still use a GPU keep their limit until they are gone. Requires the role admin, which you have in a \
+changes nothing; another request under the name of a held slice fails with 8. With --wait, a call that would fail with 6 is repeated. \
+Without --pid and --cgroup, only `divvy slice rm` and a reboot release it. Processes that still use a GPU keep their limit until they are gone. Requires the role admin, which you have in a \
 daemon of your own.
 
   divvy slice create eval --gpus-on 0 -g 0.25 --pid $$

@@ -24,7 +24,7 @@ pub enum SliceVerb {
 
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "divvy slice create NAME --gpus-on LIST\n                    {-g AMOUNT | --gpu-memory SIZE | --mig-profile PROFILE}\n                    [--pid PID | --cgroup DIR] [OPTIONS]",
+    override_usage = "divvy slice create NAME --gpus-on LIST\n                    {-g AMOUNT | --gpu-memory SIZE | --mig-profile PROFILE}\n                    [--pid PID | --cgroup DIR] [--wait DURATION] [OPTIONS]",
     after_help = help::SLICE_CREATE
 )]
 pub struct SliceCreate {
@@ -72,12 +72,22 @@ pub struct SliceCreate {
     /// Release it when this process has ended: $$
     #[arg(long, value_name = "PID", conflicts_with = "cgroup")]
     pub pid: Option<u32>,
+    /// The end of --pid before `rm` is a cancel
+    ///
+    /// The slice counts as cancelled when the process of --pid ends before `divvy slice rm`: it was killed, or it crashed
+    #[arg(long, requires = "pid")]
+    pub cancel_on_exit: bool,
     /// Release it when this control group was removed
     ///
     /// Release it when this control group was removed: a folder below /sys/fs/cgroup, which may appear up to 5 minutes
     /// later. Processes in the group count as the slice's, also those that do not enter it
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub cgroup: Option<PathBuf>,
+    /// Wait up to this long for room: 10s
+    ///
+    /// Wait up to this long, at most an hour, for room on the GPUs, or for the release of an earlier slice of this name
+    #[arg(long, value_name = "DURATION")]
+    pub wait: Option<String>,
     /// Its owner, by name or uid [default: you]
     ///
     /// The user that the slice counts for and whose processes enter it, by name or uid [default: you]

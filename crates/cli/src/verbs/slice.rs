@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use divvy_api::client::Client;
 use divvy_api::home::Home;
@@ -19,6 +20,12 @@ use crate::error_output::{Result, usage};
 use crate::output::{print, say, view};
 use crate::{error_output, render, text, watch};
 
+/// Pause between two calls of `create --wait`.
+const BETWEEN_CALLS: Duration = Duration::from_millis(250);
+
+/// `create --wait` at most, so that a typo blocks no engine for good.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+
 pub fn slice(verb: SliceVerb, backend: Backend) -> Outcome {
     match verb {
         SliceVerb::Create(args) => block_on(create(args)),
@@ -32,7 +39,7 @@ pub fn slice(verb: SliceVerb, backend: Backend) -> Outcome {
 async fn create(args: SliceCreate) -> Outcome {
     check_name(&args.name)?;
     let claim = claim(&args)?;
-    let held = client()?.put_claim(&args.name, &claim).await?;
+    let held = hold(&args, &claim).await?;
     match args.output {
         Some(format) => {
             let held = std::slice::from_ref(&held);
@@ -47,6 +54,40 @@ async fn create(args: SliceCreate) -> Outcome {
         )),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Holds the slice, and repeats a call that has no room within the time of `--wait`.
+async fn hold(args: &SliceCreate, claim: &Claim) -> Result<HeldClaim> {
+    let wait = args.wait.as_deref().map(wait).transpose()?;
+    let client = client()?;
+    let begin = Instant::now();
+    loop {
+        let mut error = match client.put_claim(&args.name, claim).await {
+            Ok(held) => return Ok(held),
+            Err(error) => error,
+        };
+        let (Some(wait), ErrorCode::WouldWait) = (wait, error.code) else {
+            return Err(error.into());
+        };
+        let left = wait.saturating_sub(begin.elapsed());
+        if left.is_zero() {
+            let _ = write!(error.message, " (waited {} s)", wait.as_secs());
+            return Err(error.into());
+        }
+        tokio::time::sleep(left.min(BETWEEN_CALLS)).await;
+    }
+}
+
+/// `--wait`.
+fn wait(text: &str) -> Result<Duration> {
+    let wait = Duration::from_secs(ask::terms::seconds("--wait", text)?);
+    if wait > LONGEST_WAIT {
+        return Err(usage(
+            format!("--wait {text}: longer than an hour"),
+            "use 1h at most; `divvy submit` queues a program without a limit of time",
+        ));
+    }
+    Ok(wait)
 }
 
 /// What releases the slice, in a sentence.
@@ -113,7 +154,10 @@ fn claim(args: &SliceCreate) -> Result<Claim> {
         Ok::<_, Error>(ClaimEnd::with_cgroup(folder))
     });
     // With the start time the daemon recognises a pid of another PID namespace.
-    let pid = (args.pid).map(|pid| Ok(ClaimEnd::with_process(pid, start_time(pid))));
+    let pid = args.pid.map(|pid| {
+        let end = ClaimEnd::with_process(pid, start_time(pid));
+        Ok(end.cancelling(args.cancel_on_exit))
+    });
     Ok(Claim {
         devices,
         // An instance has compute units of its own.
@@ -278,6 +322,19 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_a_process_cancels_only_on_request_and_a_wait_has_a_bound() {
+        let ends = |words: &[&str]| claim(&args(words)).unwrap().ends.unwrap();
+        let base = ["--gpus-on", "0", "-g", "0.5", "--pid", "1"];
+        assert!(!ends(&base).cancels);
+        assert!(ends(&[&base[..], &["--cancel-on-exit"]].concat()).cancels);
+        assert_eq!(wait("90s").unwrap(), Duration::from_secs(90));
+        assert_eq!(wait("1h").unwrap(), LONGEST_WAIT);
+        for wrong in ["61m", "0.5s", "x", "1000000h"] {
+            assert_eq!(wait(wrong).unwrap_err().code, ErrorCode::Usage, "{wrong}");
+        }
+    }
+
+    #[test]
     fn the_lines_for_a_shell_keep_what_the_shell_has() {
         let environment = BTreeMap::from([
             ("CUDA_VISIBLE_DEVICES".to_owned(), "GPU-1".to_owned()),
@@ -290,6 +347,7 @@ mod tests {
             reason: None,
             environment,
             mounts: Vec::new(),
+            refuse_user_namespaces: false,
         };
         assert_eq!(
             exports(&access),

@@ -14,6 +14,7 @@ mod controller;
 mod glue;
 mod glue_seeds;
 mod kubelet;
+mod kuberay;
 mod kueue;
 mod people;
 mod projects;

@@ -104,7 +104,9 @@ def words(assignment: Assignment, settings: Settings, name: str) -> list[str]:
         amount = ["-g", f"{assignment.thousandths / _THOUSANDTHS:g}"]
     compute = ["--compute", settings.compute] if settings.compute is not None else []
     on = ["--gpus-on", ",".join(assignment.gpus)]
-    return [settings.divvy, "slice", "create", name, *on, *amount, *compute, "--pid", str(os.getpid())]
+    # A worker that ends by itself releases the slice before (`_hooks`).
+    end = ["--pid", str(os.getpid()), "--cancel-on-exit"]
+    return [settings.divvy, "slice", "create", name, *on, *amount, *compute, *end]
 
 
 def slice_name(task: str, worker: str) -> str:

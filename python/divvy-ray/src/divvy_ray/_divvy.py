@@ -27,6 +27,9 @@ _PATIENCE = 60
 #: Seconds that a call waits for a daemon that does not answer: a restart takes about one.
 _RESTART_S = 15.0
 
+#: Timeout of a release in seconds. An ending worker keeps its memory until then.
+_RELEASE_TIMEOUT_S = 5
+
 _PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 
 
@@ -74,18 +77,8 @@ class Failure:
 def call(words: list[str], timeout: float = _PATIENCE) -> "tuple[list[dict[str, Any]], Optional[Failure]]":
     """Runs ``divvy … -o json``, and returns the items of its answer, or its error."""
     program = os.path.basename(words[0])
-    # Without the limiter: `divvy` is not a program of the task.
-    around = {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "DIVVY_SLICE")}
     try:
-        done = subprocess.run(
-            [*words, "-o", "json"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-            env=around,
-        )
+        done = _run([*words, "-o", "json"], timeout)
     except subprocess.TimeoutExpired:
         shown = " ".join([program, *words[1:]])
         return [], Failure(NO_DAEMON, f"`{shown}` did not end within {timeout:g} s", "run `divvy doctor`")
@@ -98,6 +91,33 @@ def call(words: list[str], timeout: float = _PATIENCE) -> "tuple[list[dict[str, 
     except ValueError as error:
         return [], Failure(1, f"cannot read the answer of `{program} {words[1]}`: {error}", "run `divvy doctor`")
     return [item for item in items if isinstance(item, dict)], None
+
+
+def _run(words: list[str], timeout: float) -> "subprocess.CompletedProcess[str]":
+    # Without the limiter: `divvy` is not a program of the task.
+    around = {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "DIVVY_SLICE")}
+    return subprocess.run(
+        words,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        env=around,
+    )
+
+
+def release(divvy: str, name: str, sleep: Callable[[float], None] = time.sleep) -> bool:
+    """Runs ``divvy slice rm``, again while a daemon restarts; whether it succeeded."""
+    for pause in (*_PAUSES_S, *[_PAUSES_S[-1]] * 3):
+        try:
+            code = _run([divvy, "slice", "rm", name], _RELEASE_TIMEOUT_S).returncode
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        if code != NO_DAEMON:
+            return code == 0
+        sleep(pause)
+    return False
 
 
 def _failure(code: int, stderr: str) -> Failure:

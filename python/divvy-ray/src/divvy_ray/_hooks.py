@@ -6,12 +6,14 @@ Ray assigns GPUs   set_visible_accelerator_ids   ─► take the slice; failures
 task begins        record_task_log_start         ─► raise the failure as the task's own exception
 task fails         format_error_message          ─► add what Divvy refused to the traceback
 task ends          reset_visible_accelerator_…   ─► the worker ends: the next task has another slice
-worker ends        the daemon sees the pid end   ─► the slice is released
+worker ends        atexit                        ─► release the slice
+worker is killed   the daemon sees the pid end   ─► the slice is cancelled
 ```
 An actor keeps its slice until its worker ends. Ray ends workers of tasks with GPUs by default as well
 (``max_calls=1``), except for functions that get their ``num_gpus`` by ``options()``.
 """
 
+import atexit
 import ctypes
 import functools
 import os
@@ -39,6 +41,8 @@ class Worker:
         self.assignment: Optional[_assignment.Assignment] = None
         self.failure: Optional[BaseException] = None
         self.noted = 0
+        self.pid = os.getpid()
+        self.name: Optional[str] = None
         #: From the first call for a slice on: it may be held even where a later step fails.
         self.has_asked = False
 
@@ -66,7 +70,7 @@ class Worker:
         _assignment.check(assignment, self.settings)
         context = self.ray.get_runtime_context()
         self.has_asked = True
-        name = _assignment.slice_name(context.get_task_name() or "", context.get_worker_id())
+        name = self.name = _assignment.slice_name(context.get_task_name() or "", context.get_worker_id())
         try:
             items = _divvy.insist(_assignment.words(assignment, self.settings, name), self.settings.wait_s)
             access = _divvy.insist([self.settings.divvy, "slice", "env", name], self.settings.wait_s)[0]
@@ -97,6 +101,16 @@ class Worker:
     def ends_worker(self) -> bool:
         """Whether this process must not serve another task: it may hold a slice, or its limiter has decided."""
         return self.has_asked or is_loaded(_DRIVER)
+
+    def release(self) -> None:
+        """Releases the slice at the end of this process: Ray has not killed it.
+
+        Ray's forced ends (``ray.kill``, ``ray.cancel(force=True)``) and signals run no ``atexit`` function.
+        """
+        # A copy of this process (`os.fork`) ends without the task's end.
+        if self.name is None or os.getpid() != self.pid:
+            return
+        _divvy.release(self.settings.divvy, self.name)
 
     def refusals(self) -> str:
         """The last refusal since the call before, in a sentence; empty without a refusal."""
@@ -159,7 +173,10 @@ def install() -> None:
     import ray._private.utils
     import ray._private.worker
 
-    attach(ray, Worker(ray, settings, has_namespace))
+    worker = Worker(ray, settings, has_namespace)
+    attach(ray, worker)
+    # After those of the task, and before that of Ray, which was registered first.
+    atexit.register(worker.release)
 
 
 def attach(ray: Any, worker: Worker) -> None:

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use divvy_e2e::Home;
 use divvy_testkit::Bounded as _;
 
-fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
@@ -30,11 +30,12 @@ const ELSEWHERE: [&str; 14] = [
     "tar",
 ];
 /// Pages whose commands need a cluster, an engine, a server or a GPU; their flags are looked up in the help all the same.
-const OTHER_MACHINES: [&str; 9] = [
+const OTHER_MACHINES: [&str; 10] = [
     "clearml.md",
     "containers.md",
     "hardware.md",
     "jupyterhub.md",
+    "kuberay.md",
     "kubernetes.md",
     "kubernetes-monitoring.md",
     "kubernetes-packing.md",
@@ -98,7 +99,7 @@ fn plain(line: &str) -> String {
 }
 
 /// A folder in which the commands of the pages find what they name.
-fn place(home: &Home) -> PathBuf {
+pub fn place(home: &Home) -> PathBuf {
     let folder = home.scratch().join("place");
     fs::create_dir_all(folder.join("bin")).expect("the folder is new");
     for data in ["examples", "tests"] {
@@ -123,7 +124,7 @@ fn place(home: &Home) -> PathBuf {
     folder
 }
 
-fn path_with(home: &Home, folder: &Path) -> String {
+pub fn path_with(home: &Home, folder: &Path) -> String {
     let programs = PathBuf::from(home.program("divvy"));
     let programs = programs.parent().expect("a program lies in a folder");
     let path = std::env::var("PATH").unwrap_or_default();

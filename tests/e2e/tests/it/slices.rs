@@ -318,6 +318,46 @@ fn a_slice_outlives_its_daemon_and_ends_with_its_process_also_while_there_is_non
 }
 
 #[test]
+fn a_killed_process_cancels_its_slice_and_a_create_that_waits_gets_its_room() {
+    let home = home("a100-80gb:1");
+    let _daemon = daemon(&home, &[]);
+    let (killed, mut done) = (Engine::start(), Engine::start());
+    for (name, engine) in [("killed", &killed), ("done", &done)] {
+        let pid = engine.pid();
+        let create = format!("slice create {name} --gpus-on 0 -g 0.5 --cancel-on-exit --pid {pid}");
+        let words: Vec<_> = create.split(' ').collect();
+        let _ = home.divvy(&words).ok();
+    }
+    let next = ["slice", "create", "next", "--gpus-on", "0", "-g", "0.5"];
+    let _ = home.divvy(&next).exits(6);
+    let said = home
+        .divvy(&[&next[..], &["--wait", "1s"]].concat())
+        .exits(6);
+    assert!(said.stderr.contains("(waited 1 s)"), "{}", said.stderr);
+    let patient = [&next[..], &["--wait", "1m"]].concat();
+    let mut waiting = home.command(&home.program("divvy"));
+    let mut waiting = waiting.args(&patient).spawn().expect("divvy starts");
+    // Its task ends by itself: the engine releases, and then its process ends.
+    let _ = home.divvy(&["slice", "rm", "done"]).ok();
+    done.end();
+    let code = waiting.wait_bounded().expect("the slice has room");
+    assert!(code.success(), "{code}");
+    drop(killed);
+    until("the slice has ended", || {
+        (names(&home) == ["next"]).then_some(())
+    });
+    let ended = |name: &str| {
+        let job = home.items(&["ps", "-a", "--name", name]).remove(0);
+        let detail = job["end_detail"].as_str().unwrap_or_default().to_owned();
+        (job["end_reason"].clone(), detail)
+    };
+    assert_eq!(ended("done").0, "released");
+    let (reason, detail) = ended("killed");
+    assert_eq!(reason, "cancelled", "{detail}");
+    assert!(detail.contains("ended before `divvy slice rm`"), "{detail}");
+}
+
+#[test]
 fn a_slice_ends_with_its_control_group_and_a_bypass_in_it_is_killed() {
     let Some(folder) = Group::name("ends") else {
         return;

@@ -1,4 +1,5 @@
-//! The ends of slices: a slice is released once its process has ended or its control group was removed.
+//! The ends of slices: a slice is released or cancelled once its process has ended, and released once its control group
+//! was removed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ pub(super) fn begin(jobs: &Jobs, mut asked: ClaimRequest) -> Result<ClaimRequest
         .hint("name a group of the new slice alone, such as one below it, or a pid"))
 }
 
-/// Releases a lent slice whose process or control group is gone.
+/// Releases or cancels a lent slice whose process or control group is gone.
 pub(super) fn check(
     state: &mut State,
     fx: &mut Effects,
@@ -62,8 +63,8 @@ pub(super) fn check(
             fx.jobs.changed.insert(id);
             io.store.save_amended(&job, &BTreeMap::new())
         }
-        Some(Found::Over(why)) => {
-            super::end(&mut state.jobs, fx, io, id, why)?;
+        Some(Found::Over(how, why)) => {
+            super::end(&mut state.jobs, fx, io, id, how, why)?;
             fx.failpoints.push("claim.released");
             Ok(())
         }

@@ -11,6 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use divvy_api::v1::{ClaimEnd, Error, ErrorCode};
+use divvy_core::job::StopReason;
 use serde::{Deserialize, Serialize};
 
 use crate::host::machine::machine;
@@ -25,7 +26,13 @@ pub const APPEARS_WITHIN: Duration = Duration::from_secs(300);
 #[serde(rename_all = "snake_case")]
 pub enum End {
     /// A request that is not held yet may lack the start time.
-    Process { pid: u32, start_time: Option<u64> },
+    Process {
+        pid: u32,
+        start_time: Option<u64>,
+        /// Whether the end of the process, before a release, is a cancel.
+        #[serde(default)]
+        cancels: bool,
+    },
     Cgroup {
         folder: PathBuf,
         /// The inode of the group that was seen there. A group that is made anew has another.
@@ -40,8 +47,8 @@ pub enum Found {
     Nothing,
     /// The control group is there for the first time.
     Appeared(End),
-    /// The claim is over, and why.
-    Over(String),
+    /// The claim is over: how, and why.
+    Over(StopReason, String),
 }
 
 impl End {
@@ -54,9 +61,14 @@ impl End {
             (Some(pid), None) if i32::try_from(pid).is_ok_and(|pid| pid > 0) => Ok(Self::Process {
                 pid,
                 start_time: asked.start_time,
+                cancels: asked.cancels,
             }),
             (Some(pid), None) => Err(usage(format!("{pid}: not a pid"))
                 .hint("use the pid of a process, as `$$` in a shell")),
+            (None, Some(_)) if asked.cancels => Err(usage(
+                "the removal of a control group releases a slice, and cannot cancel it",
+            )
+            .hint("use `cancels` with a pid")),
             (None, Some(folder)) if asked.start_time.is_none() => Ok(Self::Cgroup {
                 folder: cgroup_folder(folder)?,
                 id: None,
@@ -72,12 +84,21 @@ impl End {
     pub fn is_same(&self, held: &Self) -> bool {
         match (self, held) {
             (
-                Self::Process { pid, start_time },
+                Self::Process {
+                    pid,
+                    start_time,
+                    cancels,
+                },
                 Self::Process {
                     pid: held_pid,
                     start_time: held_start,
+                    cancels: held_cancels,
                 },
-            ) => pid == held_pid && (start_time.is_none() || start_time == held_start),
+            ) => {
+                let is_process =
+                    pid == held_pid && (start_time.is_none() || start_time == held_start);
+                is_process && cancels == held_cancels
+            }
             (Self::Cgroup { folder, .. }, Self::Cgroup { folder: held, .. }) => folder == held,
             _ => false,
         }
@@ -89,13 +110,18 @@ impl End {
     /// [`ErrorCode::NotFound`] without such a process, [`ErrorCode::Usage`] for a folder that can be no control group.
     pub fn begin(self) -> Result<Self, Error> {
         match self {
-            Self::Process { pid, start_time } => {
+            Self::Process {
+                pid,
+                start_time,
+                cancels,
+            } => {
                 let now = Process::with_pid(pid).filter(|process| process.is_alive());
                 let is_it = |now: &Process| start_time.is_none_or(|start| start == now.start_time);
                 match now {
                     Some(now) if is_it(&now) => Ok(Self::Process {
                         pid,
                         start_time: Some(now.start_time),
+                        cancels,
                     }),
                     Some(_) => Err(Error::new(
                         ErrorCode::NotFound,
@@ -122,14 +148,22 @@ impl End {
     /// Looks whether a claim of this age is over.
     pub fn look(&self, age: Duration) -> Found {
         match self {
-            Self::Process { pid, start_time } => {
+            Self::Process {
+                pid,
+                start_time,
+                cancels,
+            } => {
                 let process = Process {
                     pid: *pid,
                     start_time: start_time.unwrap_or_default(),
                 };
                 match process.is_alive() {
                     true => Found::Nothing,
-                    false => Found::Over(format!("process {pid} has ended")),
+                    false if *cancels => Found::Over(
+                        StopReason::Cancel,
+                        format!("process {pid} ended before `divvy slice rm`"),
+                    ),
+                    false => Found::Over(StopReason::Release, format!("process {pid} has ended")),
                 }
             }
             Self::Cgroup { folder, id } => {
@@ -141,12 +175,15 @@ impl End {
                     }),
                     (Ok(Some(now)), Some(before)) if now == *before => Found::Nothing,
                     (Ok(_), Some(_)) => {
-                        Found::Over(format!("the control group {shown} was removed"))
+                        let why = format!("the control group {shown} was removed");
+                        Found::Over(StopReason::Release, why)
                     }
-                    (Ok(None), None) if age > APPEARS_WITHIN => Found::Over(format!(
-                        "the control group {shown} did not appear within {} s",
-                        APPEARS_WITHIN.as_secs()
-                    )),
+                    (Ok(None), None) if age > APPEARS_WITHIN => {
+                        let limit = APPEARS_WITHIN.as_secs();
+                        let why =
+                            format!("the control group {shown} did not appear within {limit} s");
+                        Found::Over(StopReason::Release, why)
+                    }
                     (Ok(None), None) | (Err(_), _) => Found::Nothing,
                 }
             }
@@ -163,7 +200,11 @@ impl End {
 
     pub fn to_api(&self) -> ClaimEnd {
         match self {
-            Self::Process { pid, start_time } => ClaimEnd::with_process(*pid, *start_time),
+            Self::Process {
+                pid,
+                start_time,
+                cancels,
+            } => ClaimEnd::with_process(*pid, *start_time).cancelling(*cancels),
             Self::Cgroup { folder, .. } => ClaimEnd::with_cgroup(folder.display().to_string()),
         }
     }
@@ -187,7 +228,11 @@ mod tests {
     use super::*;
 
     fn process(pid: u32, start_time: Option<u64>) -> End {
-        End::Process { pid, start_time }
+        End::Process {
+            pid,
+            start_time,
+            cancels: false,
+        }
     }
 
     #[test]
@@ -197,6 +242,7 @@ mod tests {
                 pid,
                 start_time,
                 cgroup: cgroup.map(str::to_owned),
+                ..ClaimEnd::default()
             })
         };
         assert_eq!(of(Some(7), Some(9), None).unwrap(), process(7, Some(9)));
@@ -230,7 +276,24 @@ mod tests {
             before.clone().begin().unwrap_err().code,
             ErrorCode::NotFound
         );
-        assert!(matches!(before.look(Duration::ZERO), Found::Over(_)));
+        assert!(matches!(
+            before.look(Duration::ZERO),
+            Found::Over(StopReason::Release, _)
+        ));
+        let cancelled = End::Process {
+            pid: me.pid,
+            start_time: Some(me.start_time + 1),
+            cancels: true,
+        };
+        let found = cancelled.look(Duration::ZERO);
+        let Found::Over(StopReason::Cancel, why) = found else {
+            panic!("{found:?}");
+        };
+        assert_eq!(
+            why,
+            format!("process {} ended before `divvy slice rm`", me.pid)
+        );
+        assert_eq!(End::parse(&cancelled.to_api()).unwrap(), cancelled);
         let none = process(i32::MAX.unsigned_abs(), None);
         assert_eq!(none.begin().unwrap_err().code, ErrorCode::NotFound);
     }
@@ -256,6 +319,13 @@ mod tests {
         assert!(process(7, Some(1)).is_same(&process(7, Some(1))));
         assert!(!process(7, Some(2)).is_same(&process(7, Some(1))));
         assert!(!process(8, None).is_same(&process(7, Some(1))));
+        let cancels = ClaimEnd::with_process(7, Some(1)).cancelling(true);
+        let cancels = End::parse(&cancels).unwrap();
+        assert!(!cancels.is_same(&process(7, Some(1))));
+        assert!(cancels.is_same(&cancels));
+        let group_cancels = ClaimEnd::with_cgroup("/sys/fs/cgroup/a").cancelling(true);
+        let error = End::parse(&group_cancels).unwrap_err();
+        assert_eq!(error.code, ErrorCode::Usage, "{error}");
         assert!(group(None).is_same(&group(Some(3))));
         assert!(!group(None).is_same(&process(7, Some(1))));
     }

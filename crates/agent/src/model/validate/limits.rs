@@ -370,6 +370,7 @@ impl CheckLimits for Claim {
         if let Some(ClaimEnd {
             pid: _,
             start_time: _,
+            cancels: _,
             cgroup: Some(folder),
         }) = ends
         {

@@ -412,7 +412,7 @@ fn who_goes_past_the_limiter_in_a_claim_is_told_and_killed_where_that_is_the_pol
     let again = home.call(home.client().put_claim("u-1", &claim(held.devices)));
     assert_eq!(
         again.map_err(|error| error.code).err(),
-        Some(divvy_api::v1::ErrorCode::Conflict)
+        Some(divvy_api::v1::ErrorCode::WouldWait)
     );
     // The next daemon goes on with that, and has less patience.
     daemon.crash();
