@@ -172,6 +172,7 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
             ("--gpu x", USAGE),
             ("--gpu 0 --all", USAGE),
             ("--gpu-memory lots", USAGE),
+            ("--like vlm", USAGE),
             ("--sim many", USAGE),
         ],
     ),

@@ -37,6 +37,7 @@ mod podman;
 mod prometheus;
 mod race;
 mod ray;
+mod replay;
 mod run;
 mod seed;
 mod selftest;
