@@ -1,4 +1,4 @@
-//! Output of `selftest --like`: a table of steps for each program, and their sum.
+//! Output of `selftest --like`: a list of steps for each program, and their sum.
 
 use divvy_api::v1::{LimiterForm, Replay, ReplayResult, ReplayStep};
 
@@ -14,16 +14,9 @@ pub fn replays(replays: &[Replay], view: View) -> String {
 
 fn one(replay: &Replay, view: View) -> String {
     let mut text = heading(replay);
-    let mut columns = vec![Column::Fixed("RESULT"), Column::Text("CALLS")];
-    if view.wide {
-        columns.push(Column::Text("SOURCE"));
-    }
-    columns.extend([Column::Text("EXPECTS"), Column::Text("SEEN")]);
-    let rows: Vec<Vec<String>> = replay
-        .steps
-        .iter()
-        .map(|step| row(step, view.wide))
-        .collect();
+    let columns = [Column::Fixed("RESULT"), Column::Text("STEP")];
+    let steps = replay.steps.iter();
+    let rows: Vec<Vec<String>> = steps.flat_map(|step| rows(step, view.wide)).collect();
     text.push_str(&table::render(&columns, &rows, view.fit()));
     text.push_str(&sum(replay));
     text
@@ -55,18 +48,23 @@ fn heading(replay: &Replay) -> String {
     )
 }
 
-fn row(step: &ReplayStep, wide: bool) -> Vec<String> {
+/// The calls of a step beside its result; below them what the program expects, and what was seen.
+fn rows(step: &ReplayStep, wide: bool) -> Vec<Vec<String>> {
     let result = match step.result {
         ReplayResult::Ok => "ok",
         ReplayResult::Failed => "FAILED",
         ReplayResult::NotAvailable => "not available",
     };
-    let mut row = vec![result.to_owned(), text::clean(&step.calls)];
+    let mut lines = vec![
+        (result, text::clean(&step.calls)),
+        ("", format!("expects: {}", text::clean(&step.expects))),
+        ("", format!("seen: {}", text::clean(&step.seen))),
+    ];
     if wide {
-        row.push(text::clean(&step.source));
+        lines.push(("", format!("source: {}", text::clean(&step.source))));
     }
-    row.extend([text::clean(&step.expects), text::clean(&step.seen)]);
-    row
+    let row = |(result, line): (&str, String)| vec![result.to_owned(), line];
+    lines.into_iter().map(row).collect()
 }
 
 /// `6 ok, 1 not available, 0 failed: vllm finds what it expects`

@@ -1,6 +1,7 @@
 //! `selftest --like`: every known program finds what it expects in a slice, and not where the limiter is missing or wrong.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use divvy_e2e::{CommandOutput, GIB, Home};
 use serde_json::Value;
@@ -258,6 +259,54 @@ fn with_a_daemon_each_gpu_is_tried_and_no_slice_is_left() {
         table.contains(" 0 failed: vllm finds what it expects"),
         "{table}"
     );
+}
+
+/// SGLang's first step, with NVIDIA's own program where there is one.
+#[test]
+fn the_genuine_nvidia_smi_shows_the_limit_and_without_the_limiter_the_gpu() {
+    let program = std::env::var_os("DIVVY_TEST_NVIDIA_SMI").map(PathBuf::from);
+    let folder = program.as_deref().and_then(Path::parent);
+    let Some(folder) = folder.and_then(Path::to_str) else {
+        eprintln!("skipped: DIVVY_TEST_NVIDIA_SMI does not name NVIDIA's nvidia-smi");
+        return;
+    };
+    let path = format!("{folder}:{}", std::env::var("PATH").unwrap_or_default());
+    let home = || {
+        let home = Home::new("a100-80gb:2").variable("PATH", &path);
+        home.variable("DIVVY_FORM", "preload")
+    };
+    let words = ["selftest", "--like", "sglang", "-o", "json"];
+    let first = |said: &CommandOutput| steps(&replays(said)[0])[0].clone();
+    let limited = first(&home().divvy(&words).ok());
+    assert_eq!(limited["seen"], "4096 MiB; limit 4096 MiB");
+    let off = home().variable("DIVVY_SHIM", "off");
+    let whole = first(&off.divvy(&words).exits(1));
+    assert_eq!(whole["seen"], "81920 MiB; limit 4096 MiB");
+}
+
+#[test]
+fn on_an_instance_the_limit_is_the_instances() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root may divide a GPU");
+        return;
+    }
+    let home = Home::new("a100-40gb:1");
+    let config = home.scratch().join("sim.toml");
+    std::fs::write(&config, "[mig]\nenabled = [0]\n").expect("the folder can be written");
+    let home = home.variable("DIVVY_SIM_CONFIG", config.to_str().expect("a path"));
+    let _daemon = home.daemon(&[]);
+    let words = [
+        "selftest",
+        "--like",
+        "jax,nccl",
+        "--gpu-memory",
+        "2G",
+        "-o",
+        "json",
+    ];
+    let replays = replays(&home.divvy(&words).ok());
+    assert!(replays.iter().all(|replay| replay["enforcement"] == "mig"));
+    assert_eq!(step(&replays[0], "two that start at once")["result"], "ok");
 }
 
 #[test]

@@ -77,11 +77,8 @@ fn on_gpu(asked: &Asked<'_>, programs: &args::Programs, gpu: Option<u32>) -> Res
         neighbour: Beside::Present(neighbour.figures.clone()),
         pair: pair.clone(),
     };
-    // Both slices are on one GPU; an instance of a divided GPU is a GPU of its own.
-    let same = match neighbour.figures.gpu_uuid.starts_with("MIG-") {
-        true => gpu,
-        false => Some(neighbour.figures.gpu_index),
-    };
+    // Both slices are on one GPU.
+    let same = Some(neighbour.figures.gpu_index);
     let replays = run(asked, programs, same, &around);
     let rounds = neighbour.end();
     match replays {

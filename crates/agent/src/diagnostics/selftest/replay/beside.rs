@@ -27,11 +27,12 @@ const LONGEST: Duration = Duration::from_secs(1800);
 pub fn neighbour(limit: u64) -> Result<(), Failure> {
     let session = Session::open(None, Lookup::Handle, 0)?;
     let way = way("cuMemAlloc_v2").ok_or("the table of functions lacks cuMemAlloc_v2")?;
+    let place = gpu_environment()?;
+    let limit = place.instance.unwrap_or(limit);
     let total = session.info()?.total;
     // Without a limiter it sees the whole GPU, and takes no more than a part of its limit.
     let part = (u128::from(total.min(limit)) * u128::from(PREALLOCATED) / 1000) as u64;
     let held = way.take(&session, part / PIECE * PIECE)?;
-    let place = gpu_environment()?;
     print_json(&Neighbour {
         gpu_uuid: place.identity.uuid,
         gpu_index: place.identity.index,

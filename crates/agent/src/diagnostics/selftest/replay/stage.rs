@@ -108,10 +108,11 @@ pub fn counted(bytes: u64, before: u64, held: u64, after: u64) -> Seen {
     )
 }
 
-/// `as before`, or the difference of a figure to what it was.
+/// `free as before`, or by how much free memory differs from what it was.
 pub fn difference(before: u64, after: u64) -> String {
-    match after.cast_signed() - before.cast_signed() {
+    match after.abs_diff(before) {
         0 => "free as before".to_owned(),
-        change => format!("free differs by {change}"),
+        less if after < before => format!("{less} bytes less free"),
+        more => format!("{more} bytes more free"),
     }
 }
