@@ -129,12 +129,12 @@ pub struct Replay {
 pub struct ReplayStep {
     /// Functions in the order of their calls: `cuMemCreate, cuMemMap`.
     pub calls: String,
-    /// What the program expects of the answer.
+    /// Expectation of the program.
     pub expects: String,
     /// File and function of the program that makes the calls.
     pub source: String,
     pub result: ReplayResult,
-    /// What was seen, with its figures.
+    /// Observation, with its figures.
     pub seen: String,
 }
 
@@ -151,7 +151,7 @@ pub enum ReplayResult {
     NotAvailable,
 }
 
-/// What runs beside the replayed programs. The command that creates their slice starts it, and passes this on.
+/// Programs beside the replayed ones. The command that creates their slice starts them, and passes this on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Surroundings {
     pub neighbour: Beside<Neighbour>,

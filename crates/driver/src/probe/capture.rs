@@ -4,7 +4,7 @@ use super::{Session, linear};
 use crate::Error;
 use crate::sys::cuda::*;
 
-/// What the capture writes, in bytes.
+/// Bytes that the captured fill writes.
 const WRITTEN: usize = 1 << 20;
 
 /// The results of the calls, in their order.

@@ -1,5 +1,5 @@
-//! A range of addresses with physical memory mapped piece by piece: what PyTorch's expandable segments, pools of llama.cpp,
-//! buffers of NCCL and the sleep mode of vLLM are made of.
+//! A range of addresses with physical memory mapped piece by piece, as in PyTorch's expandable segments, the pool of
+//! llama.cpp, buffers of NCCL and the sleep mode of vLLM.
 
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -187,7 +187,7 @@ impl<'s> Segment<'s> {
 impl Drop for Segment<'_> {
     fn drop(&mut self) {
         while !self.pieces.is_empty() {
-            // What the driver does not give back stays until this process ends, which is soon.
+            // Memory that the driver does not give back stays until this process ends, which is soon.
             let _ = self.shrink();
         }
         let free = &self.session.functions.cuMemAddressFree;

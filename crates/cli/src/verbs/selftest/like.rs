@@ -5,7 +5,7 @@
 //! pair        a job with equal parts of two GPUs, to its end                              (only for programs that compare GPUs)
 //! replay      the tested slice: one process for each program
 //! ```
-//! What cannot be had beside it, for want of memory or of a second GPU, is a reason in the steps that need it.
+//! Where memory for the neighbour or a second GPU is missing, the steps that need it have the reason.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ExitCode, Output, Stdio};

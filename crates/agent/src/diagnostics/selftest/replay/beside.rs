@@ -14,7 +14,7 @@ use divvy_driver::probe::{Session, device_count, way};
 use super::stage::{MIB, PIECE};
 use crate::diagnostics::selftest::{Failure, gpu_environment, print_json};
 
-/// What JAX takes at its start, in thousandths of the total.
+/// The part that JAX takes at its start, in thousandths of the total.
 pub const PREALLOCATED: u64 = 750;
 /// The block that the neighbour takes and frees all the time.
 const BLOCK: u64 = 128 * MIB;

@@ -14,7 +14,7 @@ use super::step::Trouble;
 use crate::diagnostics::selftest::{ATTEMPT_TIMEOUT, Failure, print_json};
 use crate::host::child_timeout::{failure_message, wait_with_timeout};
 
-/// What a further process has seen, in bytes.
+/// Memory as a further process has seen it, in bytes.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Glance {
     pub total: u64,

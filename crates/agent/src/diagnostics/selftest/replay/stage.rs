@@ -17,7 +17,7 @@ pub const PIECE: u64 = 2 * MIB;
 /// it has seen it.
 pub const SLACK: u64 = 64 * MIB;
 
-/// What the acts work on.
+/// The GPU in its slice, as the acts use it.
 pub struct Stage {
     pub limit: u64,
     pub around: Surroundings,

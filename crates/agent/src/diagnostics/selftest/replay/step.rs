@@ -22,7 +22,7 @@ pub enum Amount {
     OfTotal(u64),
     /// Thousandths of what `cuMemGetInfo` shows as free.
     OfFree(u64),
-    /// What is free without a reserve: the first where less than 2 GiB are free, else the second.
+    /// The free memory without a reserve: the first where less than 2 GiB are free, else the second.
     FreeWithout(u64, u64),
 }
 
@@ -99,7 +99,7 @@ pub enum Trouble {
     NotAvailable(String),
 }
 
-/// What was seen, in words.
+/// The observation, in words.
 pub type Seen = Result<String, Trouble>;
 
 impl From<Error> for Trouble {
@@ -117,7 +117,7 @@ impl From<std::io::Error> for Trouble {
     }
 }
 
-/// What was seen, as a failure unless `right`.
+/// The observation, as a failure unless `right`.
 pub fn judged(right: bool, seen: String) -> Seen {
     match right {
         true => Ok(seen),

@@ -20,7 +20,7 @@ pub fn take(stage: &Stage, way: &str, amount: Amount) -> Seen {
     counted(bytes, before, held, stage.info()?.free)
 }
 
-/// A server asks for a part of the total, and starts only if that much is free. What is not free is its context.
+/// A server asks for a part of the total, and starts only if that much is free. The rest is its context.
 pub fn utilisation(stage: &Stage, default: u64) -> Seen {
     let info = stage.info()?;
     let highest = (info.free.saturating_mul(100) / info.total.max(1)).min(default);
@@ -71,7 +71,7 @@ pub fn fill(stage: &Stage, way: &str, block: u64) -> Seen {
     let (blocks, left) = (held.len(), stage.info()?.free);
     drop(held);
     let after = stage.info()?.free;
-    // What one block less can be had again is what allocators try after a refusal.
+    // Allocators free their cache after a refusal, and try again.
     let again = stage.try_take(way, block)?.is_some();
     let nearly_all = before.saturating_sub(got) <= block + SLACK;
     let right = refused && got <= stage.limit && nearly_all && again && near(before, after);

@@ -9,7 +9,7 @@ use crate::diagnostics::selftest::replay::child::{self, Holder};
 use crate::diagnostics::selftest::replay::stage::{MIB, PIECE, SLACK, Stage, difference, near};
 use crate::diagnostics::selftest::replay::step::{Amount, By, Seen, Trouble, judged};
 
-/// What is exported to another process.
+/// Bytes that are exported to another process.
 const SHARED: u64 = 256 * MIB;
 /// How long memory of a process that has ended may be counted.
 const RETURN: Duration = Duration::from_secs(5);
@@ -108,7 +108,7 @@ pub fn shared_once(stage: &Stage, by: By) -> Seen {
     };
     let (after, _) = free_again(stage, before)?;
     let fell = glance.free_before.saturating_sub(glance.free);
-    // What the importer finds free is what the exporter has left.
+    // The importer finds free at most what the exporter has left.
     let right = fell <= SLACK && glance.free_before + SHARED <= before && near(after, before);
     let seen = format!(
         "{SHARED} bytes exported; the import took {fell} more; afterwards {}",

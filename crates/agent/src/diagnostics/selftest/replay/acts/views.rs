@@ -1,4 +1,4 @@
-//! What the driver shows of memory.
+//! The memory that the driver shows.
 
 use std::process::Command;
 use std::thread::sleep;

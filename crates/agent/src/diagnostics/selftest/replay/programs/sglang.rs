@@ -24,7 +24,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         calls: "cuMemGetInfo, cuMemAlloc of 85 % of it",
-        expects: "mem_fraction_static of the free memory can be had",
+        expects: "mem_fraction_static of the free memory is granted",
         source: "python/sglang/srt/server_args.py: mem_fraction_static",
         act: Act::Take {
             way: "cuMemAlloc_v2",

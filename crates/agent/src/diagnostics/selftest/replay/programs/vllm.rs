@@ -12,7 +12,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         calls: "cuMemGetInfo, cuMemAlloc",
-        expects: "gpu_memory_utilization x total can be had, if that much is free",
+        expects: "gpu_memory_utilization x total is granted, if that much is free",
         source: "vllm/v1/worker/utils.py: request_memory",
         act: Act::Utilisation { default: 92 },
     },
@@ -39,7 +39,7 @@ pub const STEPS: &[Step] = &[
     },
     Step {
         calls: "cuMemAlloc until refused, cuMemFree, cuMemAlloc",
-        expects: "out of memory at the limit; freed memory can be had again",
+        expects: "out of memory at the limit; freed memory is granted again",
         source: "vllm/v1/worker/gpu_worker.py: initialize_from_config",
         act: Act::Fill {
             way: "cuMemAlloc_v2",
