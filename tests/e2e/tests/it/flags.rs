@@ -318,6 +318,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("--allow-actions", "web.rs"),
     ("--web-host", "web/table.rs"),
     ("--mode", "mig.rs"),
+    ("--like", "replay.rs"),
     ("--admin", "../../../../crates/agent/tests/it/config.rs"),
     ("--max-gpus", "../../../../crates/agent/tests/it/config.rs"),
     ("--config", "../../../../crates/agent/tests/it/config.rs"),

@@ -105,8 +105,21 @@ fn needs(binary: &Binary) -> &'static str {
     }
 }
 
-pub fn items() -> Vec<Item> {
+pub fn items(ground: &Ground) -> Vec<Item> {
     let mut items = Vec::new();
+    // Over simulated GPUs the tests of `selftest --like` try them all.
+    let replayed = match ground.simulated {
+        true => &[KnownProgram::Vllm, KnownProgram::Nccl][..],
+        false => &KnownProgram::ALL,
+    };
+    for &program in replayed {
+        items.push(Item::new(
+            format!("replay.{program}"),
+            format!("the documented calls of {program}, in a slice of the daemon"),
+            120,
+            move |ground| replay(ground, program),
+        ));
+    }
     for script in &SCRIPTS {
         items.push(Item::new(
             format!("program.{}", script.name),
@@ -121,14 +134,6 @@ pub fn items() -> Vec<Item> {
             format!("{} in a slice, for a moment", binary.name),
             60,
             move |ground| run_binary(ground, binary),
-        ));
-    }
-    for program in KnownProgram::ALL {
-        items.push(Item::new(
-            format!("replay.{program}"),
-            format!("the documented calls of {program}, in a slice of the daemon"),
-            120,
-            move |ground| replay(ground, program),
         ));
     }
     items
