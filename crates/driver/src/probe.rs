@@ -183,10 +183,9 @@ impl Session {
         let mut session = Self::without_context(cuda, lookup, ordinal)?;
         let (mut context, device) = (std::ptr::null_mut(), session.device);
         // SAFETY: a device this library named; writes one handle.
-        session.call(
-            &session.functions.cuDevicePrimaryCtxRetain,
-            |retain| unsafe { retain(&raw mut context, device) },
-        )?;
+        let retain =
+            |retain: pfn::cuDevicePrimaryCtxRetain| unsafe { retain(&raw mut context, device) };
+        session.call(&session.functions.cuDevicePrimaryCtxRetain, retain)?;
         session.context = context;
         session.make_current()?;
         Ok(session)

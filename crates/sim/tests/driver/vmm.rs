@@ -208,12 +208,12 @@ fn memory_of_the_host_is_mapped_and_takes_nothing_of_a_gpu() {
     let machine = Machine::new("l4-24gb:1");
     let mut client = with_properties(&machine, false);
     let free = client.memory().0;
-    let mut create = |client: &mut Client, type_, id, requestedHandleTypes| {
+    let create = |client: &mut Client, type_, id, handle_types| {
         client.set(
             "host",
             CUmemAllocationProp {
                 type_: CUmemAllocationType::PINNED,
-                requestedHandleTypes,
+                requestedHandleTypes: handle_types,
                 location: CUmemLocation { type_, id },
                 ..Default::default()
             },
