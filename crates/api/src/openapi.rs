@@ -50,8 +50,9 @@ pub fn document() -> Value {
         add::<v1::HeldClaim>,
         add::<v1::MigPlacement>,
         add::<v1::ErrorBody>,
-        // No call answers with these two: the command line prints them in the same envelope.
+        // No call answers with these three: the command line prints them in the same envelope.
         add::<v1::Selftest>,
+        add::<v1::Replay>,
         add::<v1::Finding>,
     ] {
         add(&mut schemas);

@@ -17,6 +17,7 @@ mod oom;
 mod packing;
 mod projects;
 mod queues;
+mod replay;
 mod selftest;
 mod simulate;
 mod slices;
@@ -28,7 +29,7 @@ mod why;
 use divvy_api::standalone::SliceAccess;
 use divvy_api::v1::{
     Advice, ConfigReload, ConfigValue, Event, Finding, Gpu, GpuChanged, HeldClaim, Job,
-    JournalFile, List, MigInstance, MigPlanned, Oom, Project, Queue, Selftest, Usage, Why,
+    JournalFile, List, MigInstance, MigPlanned, Oom, Project, Queue, Replay, Selftest, Usage, Why,
 };
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -51,6 +52,7 @@ pub use packing::{
 };
 pub use projects::{entitled, projects};
 pub use queues::queues;
+pub use replay::replays;
 pub use selftest::selftests;
 pub use simulate::{Figure, Method, ProfileFigures, Ratio, Scene, Simulation, scene, simulations};
 pub use slices::{end_of, held_by, slices};
@@ -267,6 +269,14 @@ impl Item for Finding {
 
     fn name(&self) -> String {
         self.check.clone()
+    }
+}
+
+impl Item for Replay {
+    const KIND: &'static str = "Replay";
+
+    fn name(&self) -> String {
+        format!("{}/{}", self.gpu_uuid, self.program)
     }
 }
 

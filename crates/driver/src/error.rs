@@ -47,6 +47,11 @@ impl Error {
         matches!(self, Error::Nvml { code, .. } if lost.contains(code))
     }
 
+    /// CUDA refused memory.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Error::Cuda { code, .. } if *code == CUresult::OUT_OF_MEMORY)
+    }
+
     /// This driver or this GPU does not offer what was asked for.
     pub fn is_unsupported(&self) -> bool {
         match self {

@@ -4,16 +4,21 @@
 //! Session   one GPU with its primary context, functions found by one of the usual lookups
 //! WAYS      the functions that take device memory, a row each; Taken is what they gave, given back when dropped
 //! exceed    tries one way against a limit: Verdict        views    what the driver tells about memory, held to the limit
+//! Segment   addresses with physical memory mapped piece by piece; Pool   stream-ordered memory that is kept when freed
 //! ```
 //! It runs in a short-lived process of its own: a driver that fails may take its process along. It knows nothing of
 //! limiters and compares the driver with the given limit. The caller interprets a verdict.
 
 mod arrays;
+mod capture;
 mod contexts;
 mod exceed;
 mod graphs;
 mod limits;
 mod linear;
+mod pools;
+mod segment;
+mod shared;
 mod stream_ordered;
 mod views;
 mod virtual_memory;
@@ -28,7 +33,12 @@ use crate::load::{CUDA, Function, Library, Lookup, library};
 use crate::sys::cuda::*;
 use crate::{Error, Uuid};
 
+pub use capture::{Captured, during_capture};
 pub use exceed::{Outcome, Verdict, exceed};
+pub use linear::alloc_pinned;
+pub use pools::Pool;
+pub use segment::{Physical, Place, Segment, granularity};
+pub use shared::{IpcHandle, alloc_for_ipc, open_ipc};
 pub use views::{View, views};
 pub use ways::{Asks, WAYS, Way, way};
 
@@ -61,6 +71,9 @@ library! {
         cuMemAllocPitch,
         cuMemAllocPitch_v2,
         cuMemAllocManaged,
+        cuMemHostAlloc,
+        cuMemFreeHost,
+        cuMemsetD8Async,
         cuMemFree,
         cuMemFree_v2,
         cuMemAllocAsync,
@@ -70,12 +83,23 @@ library! {
         cuMemFreeAsync,
         cuMemPoolCreate,
         cuMemPoolDestroy,
+        cuMemPoolSetAttribute,
+        cuMemPoolGetAttribute,
+        cuMemPoolTrimTo,
+        cuDeviceGetDefaultMemPool,
         cuMemCreate,
         cuMemRelease,
         cuMemAddressReserve,
         cuMemAddressFree,
         cuMemMap,
         cuMemUnmap,
+        cuMemSetAccess,
+        cuMemGetAllocationGranularity,
+        cuMemExportToShareableHandle,
+        cuMemImportFromShareableHandle,
+        cuIpcGetMemHandle,
+        cuIpcOpenMemHandle_v2,
+        cuIpcCloseMemHandle,
         cuArrayCreate,
         cuArrayCreate_v2,
         cuArray3DCreate,
@@ -95,14 +119,16 @@ library! {
         cuStreamDestroy_v2,
         cuStreamBeginCapture_v2,
         cuStreamEndCapture,
+        cuThreadExchangeStreamCaptureMode,
     }
 }
 
-/// One GPU with its primary context, current on this thread.
+/// One GPU with its primary context, current on this thread; or without a context.
 pub struct Session {
     functions: Functions,
     library: Library,
     device: CUdevice,
+    /// Null for a session without a context.
     context: CUcontext,
 }
 
@@ -110,6 +136,8 @@ pub struct Session {
 #[must_use = "dropping it gives the memory back"]
 pub struct Taken<'s> {
     bytes: u64,
+    /// Of linear memory.
+    address: Option<CUdeviceptr>,
     give_back: Option<Box<dyn FnOnce() + 's>>,
 }
 
@@ -117,6 +145,10 @@ impl Taken<'_> {
     /// The requested size, or the measured cost where no size is requested.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    fn address(&self) -> Option<CUdeviceptr> {
+        self.address
     }
 }
 
@@ -148,6 +180,26 @@ impl Session {
     /// # Errors
     /// The call that failed. With [`Lookup::ProcAddress`] initialisation itself is looked up that way too.
     pub fn open(cuda: Option<&Path>, lookup: Lookup, ordinal: u32) -> Result<Self, Error> {
+        let mut session = Self::without_context(cuda, lookup, ordinal)?;
+        let (mut context, device) = (std::ptr::null_mut(), session.device);
+        // SAFETY: a device this library named; writes one handle.
+        let retain =
+            |retain: pfn::cuDevicePrimaryCtxRetain| unsafe { retain(&raw mut context, device) };
+        session.call(&session.functions.cuDevicePrimaryCtxRetain, retain)?;
+        session.context = context;
+        session.make_current()?;
+        Ok(session)
+    }
+
+    /// The same without a context: this thread's current one stays as it is, also if it has none.
+    ///
+    /// # Errors
+    /// As [`Session::open`].
+    pub fn without_context(
+        cuda: Option<&Path>,
+        lookup: Lookup,
+        ordinal: u32,
+    ) -> Result<Self, Error> {
         let library = match lookup {
             Lookup::Global => Library::open_global(cuda, CUDA)?,
             Lookup::Handle | Lookup::ProcAddress => Library::open(cuda, CUDA)?,
@@ -161,19 +213,12 @@ impl Session {
         // SAFETY: writes one ordinal.
         let get = |get: pfn::cuDeviceGet| unsafe { get(&raw mut device, ordinal) };
         checked(&functions.cuDeviceGet, get, call)?;
-        let mut context = std::ptr::null_mut();
-        // SAFETY: a device this library named; writes one handle.
-        let retain =
-            |retain: pfn::cuDevicePrimaryCtxRetain| unsafe { retain(&raw mut context, device) };
-        checked(&functions.cuDevicePrimaryCtxRetain, retain, call)?;
-        let session = Self {
+        Ok(Self {
             functions,
             library,
             device,
-            context,
-        };
-        session.make_current()?;
-        Ok(session)
+            context: std::ptr::null_mut(),
+        })
     }
 
     /// The file that the functions come from, by the loader's account.
@@ -265,6 +310,7 @@ impl Session {
     ) -> Taken<'s> {
         Taken {
             bytes,
+            address: None,
             give_back: Some(Box::new(move || drop(give_back(self)))),
         }
     }
@@ -272,6 +318,9 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        if self.context.is_null() {
+            return;
+        }
         // SAFETY: pairs with the retain in `open`. The process ends soon and the driver takes the context with it.
         let _ = self.call(
             &self.functions.cuDevicePrimaryCtxRelease_v2,

@@ -2,6 +2,8 @@
 //!
 //! The daemon creates the slice as for any job; without a daemon, the verb creates it as `run --no-daemon` does.
 
+mod like;
+
 use std::ffi::OsString;
 use std::io;
 use std::process::{Command, ExitCode, Output, Stdio};
@@ -16,17 +18,41 @@ use crate::error_output::{Result, usage};
 use crate::output::{self, print, view};
 use crate::{Backend, render};
 
+/// The run of the verb: what was asked, and what serves.
+struct Asked<'a> {
+    args: &'a args::Selftest,
+    /// In bytes.
+    limit: u64,
+    daemon: bool,
+}
+
+/// The slice of a program.
+enum Slice<'a> {
+    /// With the tested limit, on a GPU by index or on the one that a job would get.
+    Memory(Option<u32>),
+    /// With an amount of `-g`.
+    Amount(&'a str),
+}
+
 pub fn selftest(args: &args::Selftest, backend: Backend) -> Outcome {
     let limit = limit(&args.gpu_memory)?;
     let client = client()?;
     let daemon = block_on(async { Ok(serves(&client).await?) })?;
+    let asked = Asked {
+        args,
+        limit,
+        daemon,
+    };
+    if let Some(programs) = &args.like {
+        return like::replay(&asked, programs, backend, &client);
+    }
     let mut tests = Vec::new();
     for gpu in gpus(args, backend, &client, daemon)? {
         output::progress(&match gpu {
             Some(gpu) => format!("testing a memory limit on GPU {gpu}"),
             None => "testing a memory limit".to_owned(),
         });
-        tests.push(test(args, gpu, limit, daemon)?);
+        tests.push(test(&asked, gpu)?);
     }
     print(render::list(
         &tests,
@@ -82,45 +108,68 @@ fn gpus(
     Ok(all.into_iter().map(Some).collect())
 }
 
-fn test(args: &args::Selftest, gpu: Option<u32>, limit: u64, daemon: bool) -> Result<Selftest> {
+fn test(asked: &Asked<'_>, gpu: Option<u32>) -> Result<Selftest> {
     let broken = |error: &dyn std::fmt::Display| {
         Error::new(
             ErrorCode::Internal,
             format!("cannot run the self-test: {error}"),
         )
     };
-    let output = run(args, gpu, limit, daemon).map_err(|error| broken(&error))?;
+    let command = asked.command(&Slice::Memory(gpu), "selftest", &[]);
+    let output = command.and_then(|mut command| command.output());
+    let output = output.map_err(|error| broken(&error))?;
     match serde_json::from_slice::<Selftest>(&output.stdout) {
-        Ok(test) => Ok(Selftest { daemon, ..test }),
-        Err(_) => Err(refusal(&output)),
+        Ok(test) => Ok(Selftest {
+            daemon: asked.daemon,
+            ..test
+        }),
+        Err(_) => Err(refusal("the self-test", &output)),
     }
 }
 
-/// `divvy run` of the prober, to its end.
-fn run(args: &args::Selftest, gpu: Option<u32>, limit: u64, daemon: bool) -> io::Result<Output> {
-    let this = std::env::current_exe()?;
-    let mut words: Vec<OsString> = vec!["run".into(), "--no-wait".into()];
-    if !daemon {
-        words.push("--no-daemon".into());
+impl Asked<'_> {
+    /// `divvy run` of the prober with these words, in a slice of its own.
+    fn command(&self, slice: &Slice<'_>, name: &str, probe: &[&str]) -> io::Result<Command> {
+        let this = std::env::current_exe()?;
+        let mut words: Vec<OsString> = vec!["run".into(), "--no-wait".into()];
+        if !self.daemon {
+            words.push("--no-daemon".into());
+        }
+        words.extend(
+            self.args
+                .sim
+                .iter()
+                .map(|sim| format!("--sim={sim}").into()),
+        );
+        match slice {
+            Slice::Memory(gpu) => {
+                words.extend(gpu.map(|gpu| format!("--gpus-on={gpu}").into()));
+                words.push(format!("--gpu-memory={}", self.args.gpu_memory).into());
+            }
+            Slice::Amount(amount) => words.push(format!("--gpu={amount}").into()),
+        }
+        words.extend([
+            format!("--name={name}").into(),
+            "--".into(),
+            this.clone().into(),
+        ]);
+        words.extend([
+            "probe-limits".into(),
+            "--limit".into(),
+            self.limit.to_string().into(),
+        ]);
+        words.extend(probe.iter().map(OsString::from));
+        let mut command = Command::new(this);
+        command
+            .args(words)
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped());
+        Ok(command)
     }
-    words.extend(args.sim.iter().map(|sim| format!("--sim={sim}").into()));
-    words.extend(gpu.map(|gpu| format!("--gpus-on={gpu}").into()));
-    words.push(format!("--gpu-memory={}", args.gpu_memory).into());
-    words.extend(["--name=selftest".into(), "--".into(), this.clone().into()]);
-    words.extend([
-        "probe-limits".into(),
-        "--limit".into(),
-        limit.to_string().into(),
-    ]);
-    Command::new(this)
-        .args(words)
-        .stdin(Stdio::null())
-        .stderr(Stdio::piped())
-        .output()
 }
 
-/// Why the prober said nothing: what was said instead, with the code that the exit code stands for.
-fn refusal(output: &Output) -> Error {
+/// Why a prober said nothing: what was said instead, with the code that the exit code stands for.
+fn refusal(what: &str, output: &Output) -> Error {
     let told = String::from_utf8_lossy(&output.stderr);
     let line = |prefix| {
         told.lines()
@@ -131,13 +180,7 @@ fn refusal(output: &Output) -> Error {
         .into_iter()
         .find(|code| output.status.code() == Some(i32::from(code.exit_code())));
     let why = line("error: ").map_or_else(
-        || {
-            format!(
-                "the self-test ended with {}: {}",
-                output.status,
-                told.trim()
-            )
-        },
+        || format!("{what} ended with {}: {}", output.status, told.trim()),
         str::to_owned,
     );
     let error = Error::new(code.unwrap_or(ErrorCode::Internal), why);

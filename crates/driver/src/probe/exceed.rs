@@ -1,8 +1,6 @@
 //! The attempt to exceed a limit in one way: with one large allocation, and block by block.
 
 use super::{Asks, Session, Taken, Way};
-use crate::Error;
-use crate::sys::cuda::CUresult;
 
 /// The result of an attempt to exceed a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +66,7 @@ pub fn exceed(session: &Session, way: &Way, limit: u64) -> Outcome {
                     "in one call".to_owned(),
                 );
             }
-            Err(error) if is_out_of_memory(&error) => refusals += 1,
+            Err(error) if error.is_out_of_memory() => refusals += 1,
             Err(error) => return outcome(Verdict::Failed, 0, 0, error.to_string()),
         }
     }
@@ -101,7 +99,7 @@ pub fn exceed(session: &Session, way: &Way, limit: u64) -> Outcome {
                 format!("in {calls} calls"),
             );
         }
-        Some(error) if is_out_of_memory(&error) => refusals += 1,
+        Some(error) if error.is_out_of_memory() => refusals += 1,
         Some(error) => return outcome(Verdict::Failed, got, refusals, error.to_string()),
     }
     match way.take(session, block) {
@@ -111,8 +109,4 @@ pub fn exceed(session: &Session, way: &Way, limit: u64) -> Outcome {
             outcome(Verdict::Failed, got, refusals, why)
         }
     }
-}
-
-fn is_out_of_memory(error: &Error) -> bool {
-    matches!(error, Error::Cuda { code, .. } if *code == CUresult::OUT_OF_MEMORY)
 }

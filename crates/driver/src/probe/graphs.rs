@@ -95,7 +95,7 @@ pub fn captured(session: &Session, bytes: u64) -> Result<Taken<'_>, Error> {
     launched(session, graph, made, bytes, address)
 }
 
-fn graph_of(session: &Session, graph: CUgraph) -> Taken<'_> {
+pub(super) fn graph_of(session: &Session, graph: CUgraph) -> Taken<'_> {
     session.taken(0, move |session| {
         // SAFETY: made by our caller, destroyed once.
         session.call(&session.functions.cuGraphDestroy, |destroy| unsafe {
@@ -104,7 +104,10 @@ fn graph_of(session: &Session, graph: CUgraph) -> Taken<'_> {
     })
 }
 
-fn instance(session: &Session, graph: CUgraph) -> Result<(CUgraphExec, Taken<'_>), Error> {
+pub(super) fn instance(
+    session: &Session,
+    graph: CUgraph,
+) -> Result<(CUgraphExec, Taken<'_>), Error> {
     let mut exec = std::ptr::null_mut();
     let instantiate = &session.functions.cuGraphInstantiateWithFlags;
     // SAFETY: our own graph; writes one handle.

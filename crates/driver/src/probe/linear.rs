@@ -80,13 +80,31 @@ pub fn alloc_managed(session: &Session, bytes: u64) -> Result<Taken<'_>, Error> 
     Ok(linear(session, bytes, address))
 }
 
+/// `cuMemHostAlloc`: pinned memory of the host, which the GPU can use.
+pub fn alloc_pinned(session: &Session, bytes: u64) -> Result<Taken<'_>, Error> {
+    let mut address = std::ptr::null_mut();
+    let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
+    // SAFETY: writes one address.
+    session.call(&session.functions.cuMemHostAlloc, |take| unsafe {
+        take(&raw mut address, bytes as usize, flags)
+    })?;
+    Ok(session.taken(bytes, move |session| {
+        // SAFETY: allocated above, freed once.
+        session.call(&session.functions.cuMemFreeHost, |free| unsafe {
+            free(address)
+        })
+    }))
+}
+
 fn linear(session: &Session, bytes: u64, address: CUdeviceptr) -> Taken<'_> {
-    session.taken(bytes, move |session| {
+    let mut taken = session.taken(bytes, move |session| {
         // SAFETY: allocated by our caller, freed once.
         session.call(&session.functions.cuMemFree_v2, |free| unsafe {
             free(address)
         })
-    })
+    });
+    taken.address = Some(address);
+    taken
 }
 
 fn linear_v1(session: &Session, bytes: u64, address: CUdeviceptr_v1) -> Taken<'_> {

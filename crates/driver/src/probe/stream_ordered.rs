@@ -47,17 +47,7 @@ fn alloc_from<'s>(
     function: &Function<pfn::cuMemAllocFromPoolAsync>,
     bytes: u64,
 ) -> Result<Taken<'s>, Error> {
-    let mut pool = std::ptr::null_mut();
-    let properties = CUmemPoolProps {
-        allocType: CUmemAllocationType::PINNED,
-        handleTypes: CUmemAllocationHandleType::NONE,
-        location: session.location(),
-        ..Default::default()
-    };
-    // SAFETY: reads the properties, writes one handle.
-    session.call(&session.functions.cuMemPoolCreate, |make| unsafe {
-        make(&raw mut pool, &raw const properties)
-    })?;
+    let pool = new_pool(session)?;
     let made = session.taken(0, move |session| {
         // SAFETY: made above, destroyed once.
         session.call(&session.functions.cuMemPoolDestroy, |destroy| unsafe {
@@ -74,6 +64,38 @@ fn alloc_from<'s>(
         drop(made);
         freed
     }))
+}
+
+/// A pool on this GPU that cannot be shared.
+pub(super) fn new_pool(session: &Session) -> Result<CUmemoryPool, Error> {
+    let mut pool = std::ptr::null_mut();
+    let properties = CUmemPoolProps {
+        allocType: CUmemAllocationType::PINNED,
+        handleTypes: CUmemAllocationHandleType::NONE,
+        location: session.location(),
+        ..Default::default()
+    };
+    // SAFETY: reads the properties, writes one handle.
+    session.call(&session.functions.cuMemPoolCreate, |make| unsafe {
+        make(&raw mut pool, &raw const properties)
+    })?;
+    Ok(pool)
+}
+
+/// Memory of a pool that the caller keeps.
+pub(super) fn alloc_of(
+    session: &Session,
+    pool: CUmemoryPool,
+    bytes: u64,
+) -> Result<Taken<'_>, Error> {
+    let mut address = 0;
+    let take = &session.functions.cuMemAllocFromPoolAsync;
+    // SAFETY: writes one address; the caller's pool, and the null stream.
+    session.call(take, |take| unsafe {
+        take(&raw mut address, bytes as usize, pool, STREAM)
+    })?;
+    session.synchronise();
+    Ok(session.taken(bytes, move |session| free(session, address)))
 }
 
 /// A pool gives memory back to the device at the next synchronisation.

@@ -58,16 +58,27 @@ fn physical(session: &Session, bytes: u64) -> Result<CUmemGenericAllocationHandl
         location: session.location(),
         ..Default::default()
     };
+    create_by(session, bytes, &properties)
+}
+
+pub(super) fn create_by(
+    session: &Session,
+    bytes: u64,
+    properties: &CUmemAllocationProp,
+) -> Result<CUmemGenericAllocationHandle, Error> {
     let mut handle = 0;
     // SAFETY: reads the properties, writes one handle.
     session.call(&session.functions.cuMemCreate, |create| unsafe {
-        create(&raw mut handle, bytes as usize, &raw const properties, 0)
+        create(&raw mut handle, bytes as usize, properties, 0)
     })?;
     Ok(handle)
 }
 
-fn release(session: &Session, handle: CUmemGenericAllocationHandle) -> Result<(), Error> {
-    // SAFETY: made by `physical`, released once.
+pub(super) fn release(
+    session: &Session,
+    handle: CUmemGenericAllocationHandle,
+) -> Result<(), Error> {
+    // SAFETY: made by our caller, released once.
     session.call(&session.functions.cuMemRelease, |release| unsafe {
         release(handle)
     })

@@ -201,3 +201,48 @@ fn thousands_of_handles_need_no_descriptors() {
     client.ok(&["again 5000 cuMemCreate &h 2097152 &properties 0"]);
     assert_eq!(free - client.memory().0, 10_000 * MIB);
 }
+
+/// As NCCL's and other libraries' buffers on the host: `cuMemCreate` with a location other than the device.
+#[test]
+fn memory_of_the_host_is_mapped_and_takes_nothing_of_a_gpu() {
+    let machine = Machine::new("l4-24gb:1");
+    let mut client = with_properties(&machine, false);
+    let free = client.memory().0;
+    let create = |client: &mut Client, type_, id, handle_types| {
+        client.set(
+            "host",
+            CUmemAllocationProp {
+                type_: CUmemAllocationType::PINNED,
+                requestedHandleTypes: handle_types,
+                location: CUmemLocation { type_, id },
+                ..Default::default()
+            },
+        );
+        client.call("cuMemCreate &handle 4194304 &host 0")
+    };
+    let (none, descriptor) = (
+        CUmemAllocationHandleType::NONE,
+        CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR,
+    );
+    let (host, node) = (CUmemLocationType::HOST, CUmemLocationType::HOST_NUMA);
+    assert_eq!(create(&mut client, host, 0, descriptor), INVALID_VALUE);
+    assert_eq!(create(&mut client, node, -1, none), INVALID_VALUE);
+    for (type_, handle_types) in [(host, none), (node, none), (node, descriptor)] {
+        assert_eq!(create(&mut client, type_, 0, handle_types), 0);
+        client.ok(&[
+            "cuMemAddressReserve &address 4194304 0 0 0",
+            "cuMemMap $address 4194304 0 $handle 0",
+            "cuMemSetAccess $address 4194304 &access 1",
+            "cuMemsetD32_v2 $address 4660 1",
+            "cuMemcpyDtoH_v2 &seen $address 4",
+        ]);
+        assert_eq!(client.value("seen"), 4660);
+        assert_eq!(client.memory().0, free);
+        client.ok(&[
+            "cuMemUnmap $address 4194304",
+            "cuMemRelease $handle",
+            "cuMemAddressFree $address 4194304",
+        ]);
+        assert_eq!(client.memory().0, free);
+    }
+}

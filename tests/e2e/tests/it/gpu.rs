@@ -65,8 +65,14 @@ fn over_simulated_gpus_every_item_works_or_says_what_it_lacks() {
         "overhead",
         "client.cuda_bindings",
         "client.numba",
+        "replay.vllm",
+        "replay.nccl",
     ] {
         assert_eq!(status(name), "ok", "{name}: {told}");
+    }
+    // A program that is not there is named as such.
+    for name in ["program.sglang", "program.tritonserver"] {
+        assert_eq!(status(name), "not_available", "{name}: {told}");
     }
     // What the simulator's driver does is what the simulator believes.
     let sizes = items.iter().find(|item| item["name"] == "fact.alloc_sizes");

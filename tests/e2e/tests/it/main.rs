@@ -39,6 +39,7 @@ mod podman;
 mod prometheus;
 mod race;
 mod ray;
+mod replay;
 mod run;
 mod seed;
 mod selftest;

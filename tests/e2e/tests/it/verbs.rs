@@ -122,6 +122,7 @@ const LINES: &[&str] = &[
     "doctor --sim nothing",
     "selftest",
     "selftest --gpu-memory lots",
+    "selftest --like vlm",
     "admin journal copy",
     "admin journal copy -o nothing",
     "admin journal restore COPY",

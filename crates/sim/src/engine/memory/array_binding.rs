@@ -7,6 +7,7 @@ use crate::engine::objects::Objects;
 use crate::engine::objects::array::binding::{Resource, Subresource};
 use crate::engine::objects::array::layout::UNIT;
 use crate::engine::objects::result::Done;
+use crate::engine::objects::vmm::Place;
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{CUarrayMapInfo, CUmemHandleType, CUmemOperationType, CUresult};
 
@@ -50,7 +51,7 @@ impl Process {
         let physical = objects.virtual_memory.physical(info.memHandle)?;
         let end = info.offset.checked_add(needed);
         let fits = end.is_some_and(|end| end <= physical.size) && info.offset.is_multiple_of(UNIT);
-        let right = physical.gpu == gpu && physical.is_tile_pool;
+        let right = physical.place == Place::Gpu(gpu) && physical.is_tile_pool;
         if info.memHandleType != CUmemHandleType::GENERIC || !fits || !right {
             return Err(CUresult::INVALID_VALUE);
         }

@@ -5,7 +5,7 @@ use crate::engine::objects::Objects;
 use crate::engine::objects::memory::LARGE;
 use crate::engine::objects::multicast::{Bound, MulticastObject};
 use crate::engine::objects::result::Done;
-use crate::engine::objects::vmm::PhysicalId;
+use crate::engine::objects::vmm::{PhysicalId, Place};
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUresult};
 
@@ -82,7 +82,9 @@ impl Process {
             size > 0 && offset.checked_add(size).is_some_and(|end| end <= most)
         };
         let physical = objects.virtual_memory.known(memory)?;
-        let at = physical.gpu;
+        let Place::Gpu(at) = physical.place else {
+            return Err(CUresult::INVALID_VALUE);
+        };
         if !within(memory_offset, physical.size)
             || physical.is_team()
             || gpu.is_some_and(|gpu| gpu != at)

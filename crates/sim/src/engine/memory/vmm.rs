@@ -6,7 +6,7 @@ use crate::engine::objects::memory::backing::memfd;
 use crate::engine::objects::multicast::MulticastObject;
 use crate::engine::objects::result::Done;
 use crate::engine::objects::vmm::{
-    Common, Mapping, Physical, PhysicalId, VirtualMemory, is_multiple, map_nothing,
+    Common, Mapping, Physical, PhysicalId, Place, VirtualMemory, is_multiple, map_nothing,
 };
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{CUdeviceptr, CUmemAllocationHandleType, CUresult};
@@ -68,7 +68,7 @@ impl Process {
     /// `cuMemCreate`: needs no current context.
     pub fn create_physical(
         &self,
-        gpu: usize,
+        place: Place,
         size: u64,
         handle_types: u32,
         is_tile_pool: bool,
@@ -76,16 +76,21 @@ impl Process {
         if size == 0 || !is_multiple(size) {
             return Err(CUresult::INVALID_VALUE);
         }
-        self.check_gpu(gpu)?;
-        self.take_bytes(gpu, size)?;
+        let name = match place {
+            Place::Gpu(gpu) => {
+                self.check_gpu(gpu)?;
+                self.take_bytes(gpu, size)?;
+                format!("divvy-sim {}", self.state().name_of(gpu))
+            }
+            Place::Host(node) => format!("{HOST} {}", node.unwrap_or(0)),
+        };
         let mut objects = self.objects();
-        let name = format!("divvy-sim {}", self.state().name_of(gpu));
         let (backing, offset) = back(&mut objects.virtual_memory, size, handle_types, &name)
-            .inspect_err(|_| self.return_bytes(gpu, size))
+            .inspect_err(|_| self.return_physical(place, size))
             .map_err(|_| CUresult::OPERATING_SYSTEM)?;
         let id = self.next_id();
         let physical = Physical {
-            gpu,
+            place,
             size,
             handle_types,
             is_tile_pool,
@@ -108,7 +113,7 @@ impl Process {
             .map_err(|_| CUresult::OPERATING_SYSTEM)?;
         let id = self.next_id();
         let physical = Physical {
-            gpu,
+            place: Place::Gpu(gpu),
             size,
             handle_types: 0,
             is_tile_pool: false,
@@ -255,9 +260,11 @@ impl Process {
         let backing = physical.backing.clone();
         if physical.shared.is_none() {
             let inode = backing.metadata().map_err(failed)?.ino();
-            let (gpu, size) = (physical.gpu, physical.size);
+            let (place, size) = (physical.place, physical.size);
             physical.shared = Some(inode);
-            let added = self.add_share(&mut objects, gpu, size, inode);
+            let added = place
+                .gpu()
+                .map_or(Ok(()), |gpu| self.add_share(&mut objects, gpu, size, inode));
             if added.is_err() {
                 objects.virtual_memory.physical_mut(id)?.shared = None;
                 return Err(CUresult::OUT_OF_MEMORY);
@@ -285,14 +292,15 @@ impl Process {
             return Ok(*id);
         }
         let held = self.hold_share(&mut objects, inode);
-        let (gpu, size) = match held {
-            Some(held) => held,
-            None => self.revive(&mut objects, &backing, inode)?,
+        let (place, size) = match (held, host_memory(&backing)) {
+            (Some((gpu, size)), _) => (Place::Gpu(gpu), size),
+            (None, Some(host)) => host,
+            (None, None) => self.revive(&mut objects, &backing, inode)?,
         };
         let handle_types = CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR.0;
         let id = self.next_id();
         let physical = Physical {
-            gpu,
+            place,
             size,
             handle_types,
             is_tile_pool: false,
@@ -309,22 +317,27 @@ impl Process {
 
     /// Memory that only the descriptor has kept: all its holders are gone. It is taken from the GPU again, though a
     /// real GPU would never have had it back: a descriptor in flight is invisible here.
-    fn revive(&self, objects: &mut Objects, backing: &File, inode: u64) -> Done<(usize, u64)> {
+    fn revive(&self, objects: &mut Objects, backing: &File, inode: u64) -> Done<(Place, u64)> {
         let gpu = self.gpu_of(backing).filter(|gpu| self.may_share(*gpu));
         let gpu = gpu.ok_or(CUresult::INVALID_VALUE)?;
         let found = backing.metadata().map_err(|_| CUresult::INVALID_VALUE)?;
         self.take_bytes(gpu, found.size())?;
         self.add_share(objects, gpu, found.size(), inode)
             .inspect_err(|_| self.return_bytes(gpu, found.size()))?;
-        Ok((gpu, found.size()))
+        Ok((Place::Gpu(gpu), found.size()))
+    }
+
+    /// What physical memory has taken is there again.
+    fn return_physical(&self, place: Place, size: u64) {
+        if let Place::Gpu(gpu) = place {
+            self.return_bytes(gpu, size);
+        }
     }
 
     /// The GPU that the name of a file in memory gives.
     fn gpu_of(&self, backing: &File) -> Option<usize> {
-        let path = format!("/proc/self/fd/{}", backing.as_raw_fd());
-        let path = std::fs::read_link(path).ok()?;
-        let path = path.to_str()?.strip_prefix("/memfd:divvy-sim ")?;
-        let name = path.split(' ').next()?;
+        let name = name_of(backing)?;
+        let name = name.strip_prefix("divvy-sim ")?.split(' ').next()?;
         let mut partitions = self.state().partitions();
         partitions.find(|partition| self.state().name_of(*partition) == name)
     }
@@ -373,9 +386,27 @@ impl Process {
                     self.unbind_physical(objects, kept);
                 }
             }
-            None => self.return_bytes(physical.gpu, physical.size),
+            None => self.return_physical(physical.place, physical.size),
         }
     }
+}
+
+/// Name of files that back exportable memory of the host.
+const HOST: &str = "divvy-sim-host";
+
+/// The name that a file in memory was made with, and what the system adds behind it.
+fn name_of(backing: &File) -> Option<String> {
+    let path = format!("/proc/self/fd/{}", backing.as_raw_fd());
+    let path = std::fs::read_link(path).ok()?;
+    Some(path.to_str()?.strip_prefix("/memfd:")?.to_owned())
+}
+
+/// Place and size of a file that backs memory of the host.
+fn host_memory(backing: &File) -> Option<(Place, u64)> {
+    let name = name_of(backing)?;
+    let node = name.strip_prefix(HOST)?.split_whitespace().next()?;
+    let size = backing.metadata().ok()?.size();
+    Some((Place::Host(Some(node.parse().ok()?)), size))
 }
 
 fn unmap(start: u64, length: u64) {

@@ -10,7 +10,7 @@ use crate::engine::objects::memory::LARGE;
 use crate::engine::objects::memory::backing::memfd;
 use crate::engine::objects::multicast::MulticastObject;
 use crate::engine::objects::result::Done;
-use divvy_driver::sys::cuda::{CUdeviceptr, CUresult};
+use divvy_driver::sys::cuda::{CUdeviceptr, CUmemLocation, CUmemLocationType, CUresult};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -29,8 +29,35 @@ pub struct VirtualMemory {
     pub common: Option<Common>,
 }
 
+/// Where physical memory lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    Gpu(usize),
+    /// The host, on this NUMA node if it was asked for one. It takes nothing of any GPU.
+    Host(Option<i32>),
+}
+
+impl Place {
+    /// The GPU; `None` for the host's.
+    pub fn gpu(self) -> Option<usize> {
+        match self {
+            Place::Gpu(gpu) => Some(gpu),
+            Place::Host(_) => None,
+        }
+    }
+
+    /// The host's, as properties name it.
+    pub fn host_location(node: Option<i32>) -> CUmemLocation {
+        let (type_, id) = match node {
+            Some(node) => (CUmemLocationType::HOST_NUMA, node),
+            None => (CUmemLocationType::HOST, 0),
+        };
+        CUmemLocation { type_, id }
+    }
+}
+
 pub struct Physical {
-    pub gpu: usize,
+    pub place: Place,
     pub size: u64,
     pub handle_types: u32,
     /// Made to be bound to arrays.

@@ -203,6 +203,7 @@ fn of_model(model: &Model, attribute: Attribute) -> Option<i32> {
         | Attribute::LOCAL_L1_CACHE_SUPPORTED
         | Attribute::COMPUTE_PREEMPTION_SUPPORTED
         | Attribute::COOPERATIVE_LAUNCH
+        | Attribute::HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
         | Attribute::UNIFIED_FUNCTION_POINTERS => 1,
         Attribute::CLUSTER_LAUNCH => i32::from(hopper),
         Attribute::MEM_SYNC_DOMAIN_COUNT => {
@@ -212,7 +213,8 @@ fn of_model(model: &Model, attribute: Attribute) -> Option<i32> {
                 1
             }
         }
-        Attribute::NUMA_ID | Attribute::HOST_NUMA_ID => -1,
+        Attribute::NUMA_ID => -1,
+        Attribute::HOST_NUMA_ID => 0,
         Attribute(1..=161) => 0,
         _ => return None,
     })

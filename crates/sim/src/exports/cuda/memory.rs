@@ -204,11 +204,11 @@ unsafe fn write_attribute(
     let linear = objects.memory.containing(address);
     let mapping = objects.virtual_memory.mapping(address);
     let (base, size, gpu) = match (linear, &mapping) {
-        (Some(allocation), _) => (allocation.base, allocation.size, allocation.gpu),
-        (None, Some((base, size, physical))) => (*base, *size, physical.gpu),
+        (Some(allocation), _) => (allocation.base, allocation.size, Some(allocation.gpu)),
+        (None, Some((base, size, physical))) => (*base, *size, physical.place.gpu()),
         (None, None) => return Ok(false),
     };
-    let is_host = linear.is_some_and(Allocation::is_host);
+    let is_host = gpu.is_none() || linear.is_some_and(Allocation::is_host);
     let kind = linear.map(|allocation| allocation.kind);
     // SAFETY: the caller gives room for the attribute's documented type, which is the one each arm writes.
     unsafe {
@@ -240,7 +240,9 @@ unsafe fn write_attribute(
             Attribute::IS_MANAGED => data
                 .cast::<u8>()
                 .write(u8::from(kind == Some(AllocationKind::Managed))),
-            Attribute::DEVICE_ORDINAL => data.cast::<i32>().write(process.device(gpu)),
+            Attribute::DEVICE_ORDINAL => data
+                .cast::<i32>()
+                .write(gpu.map_or(CU_DEVICE_CPU, |gpu| process.device(gpu))),
             Attribute::RANGE_START_ADDR | Attribute::MAPPING_BASE_ADDR => {
                 data.cast::<CUdeviceptr>().write(base)
             }

@@ -3,6 +3,7 @@
 use super::out;
 use crate::engine::objects::memory::LARGE;
 use crate::engine::objects::result::Done;
+use crate::engine::objects::vmm::Place;
 use crate::engine::process::{Process, process};
 use divvy_driver::sys::cuda::{
     CU_MEM_CREATE_USAGE_TILE_POOL, CUdeviceptr, CUmemAccessDesc, CUmemAllocationGranularity_flags,
@@ -45,11 +46,18 @@ fn free(address: CUdeviceptr, size: usize) -> Done {
     process()?.free_addresses(address, size as u64)
 }
 
-/// The GPU that properties name. Memory on the host or of an unknown kind cannot be made.
+/// Whether the host has this NUMA node. One without the folder has node 0.
+fn is_node(node: i32) -> bool {
+    let folder = format!("/sys/devices/system/node/node{node}");
+    node == 0 || node > 0 && std::path::Path::new(&folder).exists()
+}
+
+/// Where properties name memory. NVIDIA documents with `cuMemCreate` that memory of the host without a node cannot be
+/// exported.
 unsafe fn located(
     process: &Process,
     properties: *const CUmemAllocationProp,
-) -> Done<(usize, CUmemAllocationHandleType)> {
+) -> Done<(Place, CUmemAllocationHandleType)> {
     // SAFETY: null or the caller's structure.
     let properties = unsafe { properties.as_ref() }.ok_or(CUresult::INVALID_VALUE)?;
     let known = CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR.0;
@@ -58,16 +66,17 @@ unsafe fn located(
     {
         return Err(CUresult::INVALID_VALUE);
     }
-    match properties.location.type_ {
-        CUmemLocationType::DEVICE => Ok((
-            process.gpu(properties.location.id)?,
-            properties.requestedHandleTypes,
-        )),
-        CUmemLocationType::HOST
-        | CUmemLocationType::HOST_NUMA
-        | CUmemLocationType::HOST_NUMA_CURRENT => Err(CUresult::NOT_SUPPORTED),
-        _ => Err(CUresult::INVALID_VALUE),
-    }
+    let (id, handle_types) = (properties.location.id, properties.requestedHandleTypes);
+    let place = match properties.location.type_ {
+        CUmemLocationType::DEVICE => Place::Gpu(process.gpu(id)?),
+        CUmemLocationType::HOST if handle_types == CUmemAllocationHandleType::NONE => {
+            Place::Host(None)
+        }
+        CUmemLocationType::HOST_NUMA if is_node(id) => Place::Host(Some(id)),
+        CUmemLocationType::HOST_NUMA_CURRENT => return Err(CUresult::NOT_SUPPORTED),
+        _ => return Err(CUresult::INVALID_VALUE),
+    };
+    Ok((place, handle_types))
 }
 
 unsafe fn create(
@@ -78,14 +87,14 @@ unsafe fn create(
 ) -> Done {
     let (process, handle) = (process()?, out(handle)?);
     // SAFETY: the caller's structure.
-    let (gpu, handle_types) = unsafe { located(process, properties) }?;
+    let (place, handle_types) = unsafe { located(process, properties) }?;
     if flags != 0 {
         return Err(CUresult::INVALID_VALUE);
     }
     // SAFETY: `located` has found it.
     let usage = unsafe { (*properties).allocFlags.usage };
     let is_tile_pool = usage & CU_MEM_CREATE_USAGE_TILE_POOL != 0;
-    handle.set(process.create_physical(gpu, size as u64, handle_types.0, is_tile_pool)?)
+    handle.set(process.create_physical(place, size as u64, handle_types.0, is_tile_pool)?)
 }
 
 fn release(handle: CUmemGenericAllocationHandle) -> Done {
@@ -185,9 +194,12 @@ fn properties(properties: *mut CUmemAllocationProp, handle: CUmemGenericAllocati
     properties.set(CUmemAllocationProp {
         type_: CUmemAllocationType::PINNED,
         requestedHandleTypes: CUmemAllocationHandleType(physical.handle_types),
-        location: CUmemLocation {
-            type_: CUmemLocationType::DEVICE,
-            id: process.device(physical.gpu),
+        location: match physical.place {
+            Place::Gpu(gpu) => CUmemLocation {
+                type_: CUmemLocationType::DEVICE,
+                id: process.device(gpu),
+            },
+            Place::Host(node) => Place::host_location(node),
         },
         ..Default::default()
     })

@@ -6,6 +6,7 @@
 //! limits.rs    doctor, self-test, third-party programs filling a slice, races, nvidia-smi
 //! facts.rs     the facts of `gpu_facts`, outside and inside a slice; what the limiter adds to a call
 //! clients.rs   PyTorch, JAX, CuPy, Triton and others, where they are installed; what they look up
+//! programs.rs  the programs of docs/programs.md, where they are installed; the documented calls of each
 //! ```
 //! It needs nothing but the built programs beside it: neither Cargo nor a compiler nor a network. It takes and gives back
 //! memory and runs kernels; it changes no setting of a GPU. An item that fails, hangs or crashes is recorded, and the next runs.
@@ -15,6 +16,7 @@ mod clients;
 mod facts;
 mod ground;
 mod limits;
+mod programs;
 mod report;
 
 use std::path::PathBuf;
@@ -101,6 +103,7 @@ fn main() -> Result<ExitCode> {
     let mut items = limits::items();
     items.extend(facts::items(&ground));
     items.extend(clients::items());
+    items.extend(programs::items(&ground));
     run(&ground, &cli, items, &mut report)?;
     report.print()?;
     Ok(if report.failed() == 0 {
