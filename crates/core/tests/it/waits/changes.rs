@@ -1,14 +1,12 @@
-//! Questions and forecasts.
+//! Questions: what a change does to the same jobs.
 
 use divvy_core::project::Quota;
+use divvy_core::simulate::waits::ask;
 use divvy_core::simulate::waits::change::Change;
 use divvy_core::simulate::waits::figures::Answer;
 use divvy_core::simulate::waits::scene::{Scene, SceneError};
-use divvy_core::simulate::waits::work::{
-    Draw, Durations, Kind, Present, RunningJob, Source, Submission,
-};
-use divvy_core::simulate::waits::{History, ask, forecast, nodes_now};
-use divvy_core::{Bytes, Gpus, Mode, Order, Project, SchedulingClass, SuggestedChange, why};
+use divvy_core::simulate::waits::work::{Draw, Durations, Kind, Source, Submission};
+use divvy_core::{Bytes, Gpus, Mode, Order, Project, SchedulingClass};
 
 use super::{drawn, figures, job, node, queue, scene};
 

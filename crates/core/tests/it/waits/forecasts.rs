@@ -1,16 +1,11 @@
 //! Forecasts: when a job starts that is submitted now.
 
-use divvy_core::project::Quota;
-use divvy_core::simulate::waits::change::Change;
-use divvy_core::simulate::waits::figures::Answer;
-use divvy_core::simulate::waits::scene::{Scene, SceneError};
-use divvy_core::simulate::waits::work::{
-    Draw, Durations, Kind, Present, RunningJob, Source, Submission,
-};
-use divvy_core::simulate::waits::{History, ask, forecast, nodes_now};
-use divvy_core::{Bytes, Gpus, Mode, Order, Project, SchedulingClass, SuggestedChange, why};
+use divvy_core::simulate::waits::scene::SceneError;
+use divvy_core::simulate::waits::work::{Draw, Present, RunningJob, Submission};
+use divvy_core::simulate::waits::{History, forecast, nodes_now};
+use divvy_core::{Mode, SuggestedChange, why};
 
-use super::{drawn, figures, job, node, queue, scene};
+use super::{drawn, job, queue, scene};
 
 fn history() -> History {
     let jobs: Vec<Submission> = (1..=10).map(|tens| job(0, "1", tens * 10)).collect();

@@ -96,6 +96,10 @@ impl Process {
         Ok(())
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The last lines that it wrote.
     pub fn said(&self) -> String {
         let text = fs::read_to_string(&self.log).unwrap_or_default();

@@ -174,11 +174,12 @@ impl<'s> Rig<'s> {
             "profiles": [{ "schedulerName": SCHEDULER, "percentageOfNodesToScore": 100 }],
             "extenders": [entry],
         });
+        let before = self.extender.logged()?;
         let mut process: Process = scheduler(self.stage, self.program, name, &config)?;
         let placed = place(self.stage, SCHEDULER, &[SMALL; PODS]);
         process.lives()?;
         let placed = placed.with_context(|| process.said())?;
-        let chosen = self.extender.chosen()?;
+        let chosen = self.extender.chosen(before)?;
         let is_chosen = |(pod, node): &(&String, &String)| chosen.get(*pod) == Some(node);
         let count = placed.nodes.iter().filter(is_chosen).count();
         let bound = placed.nodes.len();

@@ -46,7 +46,10 @@ pub fn cleared(stage: &Stage) -> Result<()> {
         stage.aside
     );
     proxy.delete_all(&claims)?;
-    burst::clear(&proxy, &stage.aside)
+    burst::clear(&proxy, &stage.aside)?;
+    burst::within("the claims are gone", || {
+        Ok(proxy.is_empty(&claims)?.then_some(()))
+    })
 }
 
 /// Makes the pods one after the other, and waits until the scheduler has looked at all of them.
@@ -79,6 +82,11 @@ pub fn place(stage: &Stage, scheduler: &str, requests: &[Request]) -> Result<Pla
     })
 }
 
+/// The name of a pod and its claim.
+pub fn name(at: usize) -> String {
+    format!("pack-{at:04}")
+}
+
 /// Makes a pod with its claim, for this scheduler.
 pub fn make(
     stage: &Stage,
@@ -87,7 +95,7 @@ pub fn make(
     request: &Request,
     scheduler: &str,
 ) -> Result<()> {
-    let name = format!("pack-{at:04}");
+    let name = name(at);
     if request.gpus > 0 {
         let path = format!(
             "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims",

@@ -5,12 +5,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::api::ask;
 use crate::cluster::until;
 use crate::stage::{Process, Stage, answers, file, free_port};
+
+/// Nanoseconds that a thread ran, and that it was ready and waited for a core.
+#[derive(Clone, Copy, Debug)]
+pub struct CoreTime {
+    pub computed: u64,
+    pub waited: u64,
+}
 
 /// A running extender.
 pub struct Extender {
@@ -76,9 +83,15 @@ impl Extender {
         })
     }
 
-    /// The node that it chose last for each pod, by its log.
-    pub fn chosen(&self) -> Result<BTreeMap<String, String>> {
+    /// Bytes that it has logged.
+    pub fn logged(&self) -> Result<usize> {
+        Ok(fs::read_to_string(&self.log)?.len())
+    }
+
+    /// The node that it chose last for each pod, by what it logged after so many bytes.
+    pub fn chosen(&self, after: usize) -> Result<BTreeMap<String, String>> {
         let text = fs::read_to_string(&self.log)?;
+        let text = text.get(after..).unwrap_or_default();
         let between = |line: &str, before: &str| {
             let (_, rest) = line.split_once(before)?;
             Some(rest.split_once('"')?.0.to_owned())
@@ -89,6 +102,30 @@ impl Extender {
         let pairs = lines
             .filter_map(|line| Some((between(line, "pod=Some(\"")?, between(line, "node=\"")?)));
         Ok(pairs.collect())
+    }
+
+    /// What the kernel counts of the thread that answers.
+    pub fn core_time(&self) -> Result<CoreTime> {
+        let tasks = format!("/proc/{}/task", self.process.pid());
+        for task in fs::read_dir(&tasks).with_context(|| tasks.clone())? {
+            let task = task?.path();
+            if fs::read_to_string(task.join("comm"))?.trim() != "answers" {
+                continue;
+            }
+            let text = fs::read_to_string(task.join("schedstat"))?;
+            let mut fields = text.split_whitespace().map(str::parse);
+            let mut next = || {
+                fields
+                    .next()
+                    .context("schedstat has two times")?
+                    .context(text.clone())
+            };
+            return Ok(CoreTime {
+                computed: next()?,
+                waited: next()?,
+            });
+        }
+        bail!("the extender has no thread `answers`")
     }
 
     /// Waits for a line of its log at this level.

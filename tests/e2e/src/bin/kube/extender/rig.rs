@@ -5,13 +5,18 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::mix;
+use super::mix::{self, Request};
+use super::pods::{make, name};
 use super::processes::{Extender, scheduler};
+use crate::api::Proxy;
 use crate::cluster::until;
 use crate::stage::{Process, Stage};
 
 /// The name of the chart's scheduler.
 pub const SCHEDULER: &str = "divvy-scheduler";
+
+/// The number of the pod that is asked about; the runs have fewer.
+const ASKED: usize = 9999;
 
 /// The chart's manifests of the extender and its scheduler.
 const TEMPLATES: [&str; 3] = [
@@ -94,28 +99,25 @@ impl<'s> Rig<'s> {
         Ok(())
     }
 
-    /// A question as the scheduler asks it, about a pod that does not exist.
+    /// A question as the scheduler asks it, about a pod of no scheduler, which the extender sees waiting.
     pub fn question(&self) -> Result<String> {
-        let names: Vec<Value> = self
-            .stage
-            .cluster
-            .list("nodes", "", super::nodes::PACKING)?
+        let stage = self.stage;
+        let proxy = Proxy::start(stage)?;
+        let half = Request {
+            gpus: 1,
+            share: 500,
+            cores: 4,
+            gib: 16,
+        };
+        make(stage, &proxy, ASKED, &half, "nobody")?;
+        let name = name(ASKED);
+        let pod = stage.cluster.get("pod", &stage.aside, &name)?;
+        let nodes = stage.cluster.list("nodes", "", super::nodes::PACKING)?;
+        let nodes: Vec<Value> = nodes
             .iter()
             .map(|node| node["metadata"]["name"].clone())
             .collect();
-        let claims = self
-            .stage
-            .cluster
-            .list("resourceclaims", &self.stage.aside, "")?;
-        let waiting = claims
-            .iter()
-            .find(|claim| claim["status"]["allocation"].is_null());
-        let claim = waiting.context("a pod waits")?["metadata"]["name"].as_str();
-        let pod = self
-            .stage
-            .cluster
-            .get("pod", &self.stage.aside, claim.unwrap_or_default())?;
-        Ok(json!({ "Pod": pod, "Nodes": null, "NodeNames": names }).to_string())
+        Ok(json!({ "Pod": pod, "Nodes": null, "NodeNames": nodes }).to_string())
     }
 
     pub fn kill_extender(&mut self) {
