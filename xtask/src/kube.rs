@@ -22,6 +22,9 @@ pub struct Args {
     /// Program of a stock kube-scheduler, for the cases of the extender
     #[arg(long, value_name = "PROGRAM")]
     kube_scheduler: Option<String>,
+    /// Build the extender as it is released, for the time of a call
+    #[arg(long, requires = "kube_scheduler")]
+    release: bool,
     /// Instead of the suite: update and drain this installed release, while pods with fractions run
     #[arg(long, value_name = "RELEASE", requires = "pod_image")]
     installed: Option<String>,
@@ -54,7 +57,9 @@ pub fn accept(args: &Args) -> Result<()> {
         "Helm installs the chart, kubectl queries the cluster",
         || helm::make().context("helm and kubectl are missing"),
     )?;
-    step("build", "the programs that serve the cluster", build)?;
+    step("build", "the programs that serve the cluster", || {
+        build(args.release)
+    })?;
     step("kube", "all cases that need only a control plane", || {
         let mut suite = Command::new(target().join("debug/kube"));
         suite
@@ -80,6 +85,11 @@ pub fn accept(args: &Args) -> Result<()> {
             }
         }
         suite.args(["--system", &args.system]);
+        if args.release {
+            suite
+                .arg("--extender")
+                .arg(target().join("release/divvy-k8s"));
+        }
         if !args.only.is_empty() {
             suite.arg("--only").args(&args.only);
         }
@@ -89,7 +99,11 @@ pub fn accept(args: &Args) -> Result<()> {
     })
 }
 
-fn build() -> Result<()> {
+fn build(release: bool) -> Result<()> {
+    if release {
+        let words = ["build", "--locked", "--offline", "--quiet", "--release"];
+        run(cargo(&words).args(["--package", "divvy-k8s"]))?;
+    }
     let packages = [
         "divvy",
         "divvy-k8s",

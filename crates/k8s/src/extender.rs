@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  kube-scheduler ──POST /prioritize: pod, names of nodes──► server ──► Extender ──► the chosen node has 10, others 0
-//!                                                                         │
+//!                                                    (a thread)           │
 //!  nodes, pods, claims, slices, classes ──watch──► view ──► core::cluster ──► chooser: the learned table, or best fit
 //!                                                   │                             ▲
 //!                                   assumed pods ◄──┘        history ──► trainer ─┘ (a thread)
@@ -13,16 +13,20 @@
 //! A choice gets the whole score and equal nodes get none: of two nodes with the whole score the scheduler would draw one,
 //! and the next pod would be scored against a wrong assumption.
 
+mod answers;
 mod asked;
 mod assumed;
 mod chooser;
 mod gpus;
+mod health;
 mod history;
+mod keeper;
 mod outcome;
 mod pod;
 mod state;
 mod status;
 mod store;
+mod tls;
 mod trainer;
 mod view;
 mod watch;
@@ -33,27 +37,19 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use axum::Router;
-use axum::http::StatusCode;
-use axum::routing::get;
 use divvy_core::cluster::learned::REQUESTS_NEEDED;
-use jiff::Timestamp;
-use kube::Client;
 use tokio::sync::watch as channel;
-use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::sleep;
+use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
-use crate::cluster::{self, ClusterError, chain};
-use crate::controller::identity::{CertSource, IdentityError, ensure_identity};
+use crate::cluster::{self, ClusterError};
+use crate::controller::identity::{CertSource, IdentityError};
 use crate::controller::told_to_end;
 use crate::metrics::extender::METRICS;
-use crate::metrics::page;
-use crate::server::{Service, ServingCert, listen, serve, serve_health};
+use crate::server::{Service, listen, serve_health};
 pub use chooser::BestFitReason;
-use chooser::Verdict;
 pub use outcome::Outcome;
 use pod::PodFacts;
 use state::State;
@@ -63,16 +59,9 @@ pub use store::written_status;
 use view::View;
 use wire::Question;
 
-/// How often the extender counts requests, and starts a training that is due.
-const TICK: Duration = Duration::from_secs(5);
-/// How often the history is written, if it changed.
-const SAVES: Duration = Duration::from_secs(60);
-/// How often certificate files are read again.
-const CERTIFICATES: Duration = Duration::from_secs(60);
-
 #[derive(clap::Args)]
 pub struct Args {
-    /// Address for the scheduler (HTTP, or HTTPS with --tls-cert)
+    /// Address for the scheduler (HTTP, or HTTPS with --tls-cert or --tls-secret)
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8888")]
     listen: SocketAddr,
     /// Address of /healthz, /readyz and /status (HTTP)
@@ -87,6 +76,17 @@ pub struct Args {
     /// Key of --tls-cert
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// Secret in which the extender keeps a certificate that it creates and renews
+    #[arg(
+        long,
+        value_name = "NAME",
+        conflicts_with = "tls_cert",
+        requires = "tls_names"
+    )]
+    tls_secret: Option<String>,
+    /// Host name or address in the certificate of --tls-secret; repeatable
+    #[arg(long = "tls-name", value_name = "NAME", requires = "tls_secret")]
+    tls_names: Vec<String>,
     /// Policy: auto (the learned table once it is good enough), or best-fit
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = ["auto", "best-fit"])]
     policy: String,
@@ -99,6 +99,25 @@ pub struct Args {
     /// Namespace of the ConfigMap [default: that of its pod or kubeconfig]
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
+}
+
+impl Args {
+    /// Where the certificate lies, and its names; `None` for HTTP.
+    fn certificate(&self, namespace: &str) -> Option<(CertSource, Vec<String>)> {
+        let place = match (&self.tls_cert, &self.tls_key, &self.tls_secret) {
+            (Some(certificate), Some(key), _) => CertSource::Files {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                bundle: None,
+            },
+            (_, _, Some(name)) => CertSource::Secret {
+                namespace: namespace.to_owned(),
+                name: name.clone(),
+            },
+            _ => return None,
+        };
+        Some((place, self.tls_names.clone()))
+    }
 }
 
 /// Why the extender ended.
@@ -114,6 +133,8 @@ pub enum ExtenderError {
     },
     #[error(transparent)]
     Certificate(#[from] IdentityError),
+    #[error("cannot start the thread of the answers")]
+    Answers(#[source] io::Error),
     #[error("cannot wait for signals")]
     Signals(#[source] io::Error),
     #[error("cannot serve TLS")]
@@ -226,25 +247,18 @@ pub async fn run(args: Args) -> Result<(), ExtenderError> {
     let (health, health_address) = health.map_err(failed(args.health_listen))?;
     info!(%address, health = %health_address, "listening");
     let mut tasks = JoinSet::new();
-    let shown = match (args.tls_cert, args.tls_key) {
-        (Some(certificate), Some(key)) => {
-            let bundle = None;
-            let files = CertSource::Files {
-                certificate,
-                key,
-                bundle,
-            };
-            Some(certificate_of(&client, files, &mut tasks).await?)
-        }
-        _ => None,
+    let shown = match args.certificate(&namespace) {
+        Some((place, names)) => Some(tls::serving(&client, place, names, &mut tasks).await?),
+        None => None,
     };
-    let router = router(&extender, args.metrics);
+    let router = health::router(&extender, args.metrics);
     tasks.spawn(serve_health(health, router));
     watch::start(&client, &extender, &mut tasks);
     let store = store.map(Arc::new);
-    tasks.spawn(keep(Arc::clone(&extender), store.clone()));
+    tasks.spawn(keeper::keep(Arc::clone(&extender), store.clone()));
     let (close, closed) = channel::channel(false);
-    let mut serving = tokio::spawn(serve(door, shown, Arc::clone(&extender), closed));
+    let answers = answers::start(door, shown, Arc::clone(&extender), closed);
+    let mut serving = answers.map_err(ExtenderError::Answers)?;
     tokio::select! {
         told = told_to_end() => told.map_err(ExtenderError::Signals)?,
         Some(_) = tasks.join_next() => return Err(ExtenderError::Broken),
@@ -253,111 +267,12 @@ pub async fn run(args: Args) -> Result<(), ExtenderError> {
     info!("ending");
     extender.is_leaving.store(true, Ordering::Release);
     close.send_replace(true);
-    let served = serving.await.unwrap_or(Ok(()));
+    let served = serving.await.unwrap_or(Err(ExtenderError::Broken));
     if let Some(store) = &store {
-        save(&extender, store).await;
+        keeper::save(&extender, store).await;
     }
     tasks.shutdown().await;
-    Ok(served?)
-}
-
-/// The certificate in files, which is read again as others renew it.
-async fn certificate_of(
-    client: &Client,
-    files: CertSource,
-    tasks: &mut JoinSet<()>,
-) -> Result<Arc<ServingCert>, ExtenderError> {
-    let shown = Arc::new(ServingCert::default());
-    let (client, serving) = (client.clone(), Arc::clone(&shown));
-    let read = async move || {
-        let identity = ensure_identity(&client, &files, &[], None, Timestamp::now()).await?;
-        if let Ok(certified) = identity.certified() {
-            serving.show(certified);
-        }
-        Ok::<_, IdentityError>(())
-    };
-    read().await?;
-    tasks.spawn(async move {
-        loop {
-            sleep(CERTIFICATES).await;
-            if let Err(error) = read().await {
-                warn!(error = chain(&error), "cannot read the certificate again");
-            }
-        }
-    });
-    Ok(shown)
-}
-
-/// Counts, trains and saves, for as long as the process lives.
-async fn keep(extender: Arc<Extender>, store: Option<Arc<Store>>) {
-    let (mut saved_at, mut saved) = (Instant::now(), None);
-    loop {
-        sleep(TICK).await;
-        if !extender.is_ready() {
-            continue;
-        }
-        let lesson = extender.state().lesson(Instant::now());
-        if let Some(lesson) = lesson {
-            let begun = Instant::now();
-            // A panic there is logged, and the policy stays as it was.
-            if let Ok(verdict) = spawn_blocking(|| lesson.learn()).await {
-                adopt(&extender, verdict, begun.elapsed());
-            }
-        }
-        METRICS.policy(extender.state().chooser.reason());
-        let status = extender.status();
-        if saved_at.elapsed() >= SAVES && saved.as_ref() != Some(&status) {
-            if let Some(store) = &store {
-                save(&extender, store).await;
-            }
-            (saved_at, saved) = (Instant::now(), Some(status));
-        }
-    }
-}
-
-fn adopt(extender: &Extender, verdict: Verdict, took: Duration) {
-    let seconds = took.as_secs_f64();
-    match &verdict {
-        Verdict::Use(table) => info!(
-            seconds,
-            requests = table.learned.requests(),
-            "the learned table chooses nodes"
-        ),
-        Verdict::BestFit(reason) => warn!(seconds, %reason, "best fit chooses nodes"),
-    }
-    extender.state().chooser.adopt(verdict);
-}
-
-async fn save(extender: &Extender, store: &Store) {
-    let (history, status) = {
-        let state = extender.state();
-        (state.history.to_json(), state.status())
-    };
-    store.save(&history, &status).await;
-}
-
-fn router(extender: &Arc<Extender>, metrics: bool) -> Router {
-    let (of_ready, of_status) = (Arc::clone(extender), Arc::clone(extender));
-    let ready = async move || match () {
-        () if of_ready.is_leaving.load(Ordering::Acquire) => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "this replica is shutting down\n",
-        ),
-        () if !of_ready.is_ready() => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "the objects of the cluster are not listed yet\n",
-        ),
-        () => (StatusCode::OK, "ok\n"),
-    };
-    let status = async move || axum::Json(of_status.status());
-    let router = Router::new()
-        .route("/healthz", get(async || "ok\n"))
-        .route("/readyz", get(ready))
-        .route("/status", get(status));
-    match metrics {
-        true => router.route("/metrics", get(async || page(METRICS.text()))),
-        false => router,
-    }
+    served
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! A server of one path, with limits on time, size and number of connections: the webhook's, and the extender's.
 
+mod complaint;
+
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -22,6 +24,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
+
+use complaint::{Complaints, Mistake};
 
 /// What answers the requests.
 pub trait Service: Send + Sync + 'static {
@@ -101,6 +105,7 @@ pub async fn serve<S: Service>(
     let acceptor = shown.map(acceptor).transpose()?;
     let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     let large = Arc::new(Semaphore::new(MOST_LARGE));
+    let complaints = Arc::new(Complaints::default());
     // Carries no message: it closes when the last connection has gone.
     let (alive, mut gone) = mpsc::channel::<Infallible>(1);
     loop {
@@ -108,21 +113,29 @@ pub async fn serve<S: Service>(
             taken = accept(&listener, &room) => taken,
             _ = stop.wait_for(|stop| *stop) => break,
         };
-        let Some((stream, place)) = taken else {
+        let Some((stream, client, place)) = taken else {
             continue;
         };
         let (acceptor, service, stop) = (acceptor.clone(), Arc::clone(&service), stop.clone());
-        let large = Arc::clone(&large);
+        let (large, complaints) = (Arc::clone(&large), Arc::clone(&complaints));
         let alive = alive.clone();
         tokio::spawn(async move {
             let _held = (place, alive);
-            let Some(acceptor) = acceptor else {
-                return converse(stream, &service, &large, stop).await;
+            let ended = match acceptor {
+                None => converse(stream, &service, &large, stop).await,
+                Some(acceptor) => match timeout(PATIENCE, acceptor.accept(stream)).await {
+                    Ok(Ok(stream)) => converse(stream, &service, &large, stop).await,
+                    Ok(Err(error)) => {
+                        let mistake = Mistake::of_handshake(&error);
+                        complaints.log(mistake, client, &error);
+                        return;
+                    }
+                    Err(_) => return debug!("the TLS handshake timed out"),
+                },
             };
-            match timeout(PATIENCE, acceptor.accept(stream)).await {
-                Ok(Ok(stream)) => converse(stream, &service, &large, stop).await,
-                Ok(Err(error)) => debug!(%error, "the TLS handshake failed"),
-                Err(_) => debug!("the TLS handshake timed out"),
+            if let Err(error) = ended {
+                let mistake = Mistake::of_conversation(&error);
+                complaints.log(mistake, client, &error);
             }
         });
     }
@@ -146,10 +159,10 @@ fn acceptor(shown: Arc<ServingCert>) -> Result<TlsAcceptor, rustls::Error> {
 async fn accept(
     listener: &TcpListener,
     room: &Arc<Semaphore>,
-) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+) -> Option<(TcpStream, IpAddr, OwnedSemaphorePermit)> {
     let place = Arc::clone(room).acquire_owned().await.ok()?;
     match listener.accept().await {
-        Ok((stream, _)) => Some((stream, place)),
+        Ok((stream, client)) => Some((stream, client.ip(), place)),
         Err(error) => {
             // Out of descriptors, most likely; asking again at once would not give any.
             warn!(%error, "cannot accept a connection");
@@ -164,7 +177,7 @@ async fn converse<S: Service>(
     service: &Arc<S>,
     large: &Arc<Semaphore>,
     mut stop: watch::Receiver<bool>,
-) {
+) -> hyper::Result<()> {
     let service = service_fn(|request: Request<Incoming>| {
         let (service, large) = (Arc::clone(service), Arc::clone(large));
         async move { Ok::<_, Infallible>(answer(&*service, &large, request).await) }
@@ -180,15 +193,12 @@ async fn converse<S: Service>(
         ended = connection.as_mut() => Some(ended),
         () = stopped => None,
     };
-    let ended = match ended {
+    match ended {
         Some(ended) => ended,
         None => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
-    };
-    if let Err(error) = ended {
-        debug!(%error, "a connection failed");
     }
 }
 

@@ -22,6 +22,9 @@ pub struct Node {
     /// Order of the queues: `strict` or `fairness`.
     pub order: String,
     pub backfill: bool,
+    /// Whether jobs over quota give way to jobs within quota: `on` or `off`. Empty if the daemon does not report it.
+    #[serde(default)]
+    pub preemption: String,
     pub home: String,
     /// Whether the daemon serves every user of the machine.
     #[serde(default)]

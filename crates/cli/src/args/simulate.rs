@@ -1,15 +1,19 @@
 //! Arguments of `simulate`: three studies (MIG placement, packing of nodes, waits in queues), and their inputs.
 
+mod question;
+
 use std::path::PathBuf;
 
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, ValueEnum};
 use divvy_core::cluster::PolicyName;
 use divvy_core::simulate::Policy;
 use divvy_core::simulate::workload::Order;
-use divvy_core::units::{Gpus, QueueName};
+use divvy_core::units::Gpus;
 
-use super::{Read, help};
+use super::{Format, help};
+use question::assigned;
+pub use question::{Eighths, Question, Switch};
 
 #[derive(Debug, Args)]
 #[command(
@@ -156,87 +160,51 @@ pub struct Simulate {
     /// Quotas of projects before the question: vision=2.5,speech=1
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = assigned::<Gpus>, help_heading = "Waits")]
     pub projects: Vec<(String, Gpus)>,
-    /// Write the result as a chart
+    /// Also write the result as a chart into this file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
     /// Show no progress
     #[arg(long, hide_short_help = true)]
     pub quiet: bool,
-    #[command(flatten)]
-    pub read: Read,
-}
-
-/// A question: the changes after which the same jobs run again.
-#[derive(Debug, Args)]
-pub struct Question {
-    /// What if this queue were served first?
-    #[arg(help_heading = "Questions", long, value_name = "QUEUE")]
-    pub queue_first: Option<QueueName>,
-    /// The same jobs with eighths of a GPU allowed
+    /// Format: table, wide, json, ndjson, name, svg
     ///
-    /// Jobs that used little memory of a whole GPU get the smallest eighth with that memory. =parts: parts of GPUs are
-    /// rounded up to eighths
-    #[arg(help_heading = "Questions", long, value_name = "KIND", num_args = 0..=1, require_equals = true, default_missing_value = "whole", hide_possible_values = true)]
-    pub eighths: Option<Eighths>,
-    /// What if this GPU were in another mode? 0=mig
-    #[arg(help_heading = "Questions", long, value_name = "GPU=MODE", value_parser = assigned::<String>)]
-    pub gpu_mode: Vec<(String, String)>,
-    /// What if the project had this quota of GPUs? vision=4
-    #[arg(help_heading = "Questions", long, value_name = "PROJECT=GPUS", value_parser = assigned::<Gpus>)]
-    pub quota: Vec<(String, Gpus)>,
-    /// What if backfill were on, or off?
+    /// Output format: table, wide, json, ndjson, name or svg (a chart)
     #[arg(
-        help_heading = "Questions",
-        long,
-        value_name = "ON|OFF",
-        hide_possible_values = true
-    )]
-    pub backfill: Option<Switch>,
-    /// How long would this job wait? With -g, --gpu-memory or -q
-    #[arg(help_heading = "Questions", long)]
-    pub job: bool,
-    /// GPU amount of the job: 0.25, 2
-    #[arg(
-        help_heading = "Questions",
-        short = 'g',
-        long = "gpu",
-        value_name = "AMOUNT",
-        requires = "job"
-    )]
-    pub amount: Option<String>,
-    /// Memory of the job on one GPU: 4G
-    #[arg(
-        help_heading = "Questions",
-        long,
-        value_name = "SIZE",
-        requires = "job",
-        conflicts_with = "amount",
-        hide_short_help = true
-    )]
-    pub gpu_memory: Option<String>,
-    /// Queue of the job
-    #[arg(help_heading = "Questions", short, long, requires = "job")]
-    pub queue: Option<QueueName>,
-    /// Project of the job
-    #[arg(
-        help_heading = "Questions",
         short,
         long,
-        requires = "job",
-        hide_short_help = true
+        value_name = "FORMAT",
+        default_value = "table",
+        hide_default_value = true,
+        hide_possible_values = true
     )]
-    pub project: Option<String>,
+    pub output: StudyFormat,
 }
 
-impl Question {
-    /// Whether anything is asked.
-    pub fn is_asked(&self) -> bool {
-        self.job
-            || self.queue_first.is_some()
-            || self.eighths.is_some()
-            || self.backfill.is_some()
-            || !self.gpu_mode.is_empty()
-            || !self.quota.is_empty()
+/// How a study prints its result on stdout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StudyFormat {
+    Items(Format),
+    /// A chart.
+    Svg,
+}
+
+impl ValueEnum for StudyFormat {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[
+            Self::Items(Format::Table),
+            Self::Items(Format::Wide),
+            Self::Items(Format::Json),
+            Self::Items(Format::Ndjson),
+            Self::Items(Format::Name),
+            Self::Svg,
+        ]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        match self {
+            Self::Items(format) => format.to_possible_value(),
+            Self::Svg => Some(PossibleValue::new("svg").help("A chart")),
+        }
     }
 }
 
@@ -261,27 +229,11 @@ impl Mode {
     }
 }
 
-/// Which jobs get eighths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Eighths {
-    /// Jobs that asked for a whole GPU and used little of its memory.
-    Whole,
-    /// Jobs that asked for a part.
-    Parts,
-}
-
 /// A rule of the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Rule {
     Backfill,
     Fairness,
-}
-
-/// On or off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Switch {
-    On,
-    Off,
 }
 
 /// The policies of both studies; each study names those that it has.
@@ -304,15 +256,4 @@ fn oldest(text: &str) -> Result<f64, &'static str> {
         Ok(part) if (0.0..=1.0).contains(&part) => Ok(part),
         _ => Err("use a part from 0 to 1, for example 0.5"),
     }
-}
-
-/// `NAME=VALUE`
-fn assigned<T: std::str::FromStr<Err: std::fmt::Display>>(
-    text: &str,
-) -> Result<(String, T), String> {
-    let (name, value) = text
-        .rsplit_once('=')
-        .ok_or_else(|| "write NAME=VALUE".to_owned())?;
-    let value = value.parse().map_err(|error| format!("{error}"))?;
-    Ok((name.to_owned(), value))
 }

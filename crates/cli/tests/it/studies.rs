@@ -105,6 +105,7 @@ fn wait_rows(is_compared: bool) -> Vec<WaitRow> {
         jobs: 160,
         runs: 3,
         seed: Some(1),
+        order: "strict",
         backfill: false,
         changes: is_compared
             .then(|| "+2xa100-80gb".to_owned())

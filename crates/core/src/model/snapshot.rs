@@ -1,6 +1,7 @@
 //! The snapshot: everything that a plan depends on, at one moment, as plain data.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -111,6 +112,9 @@ pub struct PendingJob {
 }
 
 impl PendingJob {
+    /// With backfill, a pending job yields for so long, and not any longer.
+    pub const YIELDS_FOR: Duration = Duration::from_hours(6);
+
     /// A job outside projects.
     pub fn new(job: JobId, request: Request) -> Self {
         Self {

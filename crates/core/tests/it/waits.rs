@@ -16,6 +16,8 @@ use divvy_core::{Bytes, Mode, QueueName, QueueSpec, Request, SchedulingClass};
 use crate::node::amount;
 
 mod changes;
+mod exhaustive;
+mod forecasts;
 mod hosts;
 mod oracle;
 
@@ -133,117 +135,4 @@ fn the_same_seed_gives_the_same_figures_and_progress_ends_at_the_whole() {
     };
     let other = Source::Drawn(Draw { seed: 8, ..draw });
     assert_ne!(first, simulate(&scene, &other, &mut |_| ()).unwrap());
-}
-
-mod exhaustive {
-    use std::time::Instant;
-
-    use super::*;
-
-    /// Ten thousand jobs on eight GPUs, at several loads.
-    #[test]
-    fn ten_thousand_jobs_on_eight_gpus_take_seconds() {
-        let kinds = [
-            ("0.25", 3.0),
-            ("0.5", 3.0),
-            ("0.3", 1.0),
-            ("1", 2.0),
-            ("2", 1.0),
-            ("10GiB", 1.0),
-        ];
-        for (load, backfill) in [
-            (0.8, false),
-            (1.1, false),
-            (2.0, false),
-            (0.8, true),
-            (1.1, true),
-            (2.0, true),
-        ] {
-            let mean = (0.75 + 1.5 + 0.3 + 2.0 + 2.0 + 0.25) / 11.0;
-            let gap = 1_000_000.0 * mean / (8.0 * load);
-            let source = Source::Drawn(drawn(&kinds, gap, 1_000_000.0, 10_000, 1));
-            let scene = Scene {
-                backfill,
-                ..scene(&[Mode::Shared; 8], &["a"])
-            };
-            let began = Instant::now();
-            let figures = simulate(&scene, &source, &mut |_| ()).unwrap();
-            println!(
-                "load {load} backfill {backfill}: {:?}, in use {:.3}, p50 {} s p90 {} s",
-                began.elapsed(),
-                figures.in_use,
-                figures.all.wait.p50_ms / 1000,
-                figures.all.wait.p90_ms / 1000
-            );
-        }
-    }
-
-    /// A head that only two of six GPUs can serve, and parts for all: what yielding gains, and what the longest wait
-    /// is.
-    #[test]
-    fn patterns_use_no_less_and_the_longest_wait_stays_bounded() {
-        let mut scene = Scene {
-            backfill: true,
-            ..scene(&[Mode::Shared; 4], &["a"])
-        };
-        let mut second = node(&[Mode::Shared; 2]);
-        for gpu in &mut second.gpus {
-            gpu.model = "h200-141gb".to_owned();
-        }
-        scene.nodes.push(second);
-        let sizes = [
-            ("0.25", 1.0),
-            ("0.3", 1.0),
-            ("0.4", 1.0),
-            ("0.5", 1.0),
-            ("0.6", 1.0),
-            ("0.7", 1.0),
-            ("1", 1.0),
-        ];
-        for load in [0.8, 1.0] {
-            let mut draw = drawn(&sizes, 0.0, 600_000.0, 1500, 4);
-            let whole = Kind {
-                job: Submission {
-                    models: vec!["h200-141gb".to_owned()],
-                    ..job(0, "2", 0)
-                },
-                weight: 0.6,
-                ..draw.kinds[0].clone()
-            };
-            draw.kinds.push(whole);
-            // 0.535 GPUs a job of the seven sizes, and two of the last kind.
-            draw.gap_ms = 600_000.0 * (3.75 + 1.2) / 7.6 / (6.0 * load);
-            let source = Source::Drawn(draw);
-            let run = |yields_for_ms: Option<u64>| {
-                let scene = Scene {
-                    yields_for_ms,
-                    ..scene.clone()
-                };
-                simulate(&scene, &source, &mut |_| ()).unwrap()
-            };
-            let plain = run(None);
-            for minutes in [0, 60, 360] {
-                let found = run(Some(minutes * 60_000));
-                println!(
-                    "load {load}, {minutes} minutes: in use {:.4} ({:+.4}), mean {:.0} s ({:+.0}), p90 {} s ({}), longest {} s ({})",
-                    found.in_use,
-                    found.in_use - plain.in_use,
-                    found.all.wait.mean_ms / 1000.0,
-                    (found.all.wait.mean_ms - plain.all.wait.mean_ms) / 1000.0,
-                    found.all.wait.p90_ms / 1000,
-                    plain.all.wait.p90_ms / 1000,
-                    found.all.wait.longest_ms / 1000,
-                    plain.all.wait.longest_ms / 1000,
-                );
-                match minutes {
-                    0 => assert_eq!(found, plain),
-                    _ => assert!(found.all.wait.mean_ms < plain.all.wait.mean_ms),
-                }
-                // The longest wait grows by no more than the bound.
-                let bound = plain.all.wait.longest_ms + minutes * 60_000;
-                assert!(found.all.wait.longest_ms <= bound);
-                assert!(found.in_use >= plain.in_use - 0.005);
-            }
-        }
-    }
 }

@@ -61,7 +61,7 @@ impl Identity {
         let begins = today.saturating_sub(1.day());
         let ends = today.saturating_add(DAYS.days());
         let mut authority = CertificateParams::new(Vec::new())?;
-        let name = format!("divvy webhook authority of {today}");
+        let name = format!("divvy authority of {today}");
         authority.distinguished_name.push(DnType::CommonName, name);
         authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
@@ -71,8 +71,7 @@ impl Identity {
         let bundle = authority.self_signed(&authority_key)?.pem();
 
         let mut leaf = CertificateParams::new(names)?;
-        leaf.distinguished_name
-            .push(DnType::CommonName, "divvy webhook");
+        leaf.distinguished_name.push(DnType::CommonName, "divvy");
         leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         leaf.use_authority_key_identifier_extension = true;

@@ -28,6 +28,8 @@ fn extender() -> Extender {
         metrics: false,
         tls_cert: None,
         tls_key: None,
+        tls_secret: None,
+        tls_names: Vec::new(),
         policy: "auto".to_owned(),
         least_history: 300,
         history: None,

@@ -59,15 +59,20 @@ const WAYS: &[&[&str]] = &[
     SERVICES,
     KAI,
     EXTENDER,
+    HTTPS,
     SCHEDULER,
 ];
 
 /// The extender for a scheduler of one's own, and for the chart's.
 const EXTENDER: &[&str] = &[
     "--set",
-    "extender.enabled=true,extender.tls.secretName=mine,extender.clusterIP=10.96.0.9,metrics.enabled=true",
+    "extender.enabled=true,extender.tls.mode=secret,extender.tls.secretName=mine,extender.clusterIP=10.96.0.9,metrics.enabled=true",
     "--set-json",
     r#"extender={"nodeSelector":{"a":"b"},"affinity":{"podAffinity":{}},"tolerations":[{"operator":"Exists"}],"env":[{"name":"A","value":"b"}]}"#,
+];
+const HTTPS: &[&str] = &[
+    "--set",
+    "extender.enabled=true,extender.tls.mode=self,extender.clusterIP=10.96.0.9",
 ];
 const SCHEDULER: &[&str] = &[
     "--set",
@@ -179,6 +184,7 @@ fn every_way_of_the_chart_makes_its_objects() {
         "Service divvy-extender",
         "ServiceAccount divvy-extender",
     ];
+    let https = [&extender[..], &["Secret divvy-extender-tls"]].concat();
     let scheduler = [
         "ClusterRole divvy-extender",
         "ClusterRoleBinding divvy-extender",
@@ -219,6 +225,7 @@ fn every_way_of_the_chart_makes_its_objects() {
         (SERVICES, &services[..]),
         (KAI, &kai[..]),
         (EXTENDER, &extender[..]),
+        (HTTPS, &https[..]),
         (SCHEDULER, &scheduler[..]),
     ] {
         let Some(chart) = chart(way) else { return };

@@ -11,6 +11,7 @@ mod chart;
 mod cluster;
 mod command;
 mod controller;
+mod extender;
 mod glue;
 mod glue_seeds;
 mod kubelet;

@@ -175,3 +175,95 @@ fn the_glues_role_allows_what_it_does() {
         assert!(allowed(&chart, "glue", asked), "{asked:?}");
     }
 }
+
+/// Each verb that a role grants, without the names of objects.
+fn granted(chart: &Chart, account: &str) -> BTreeSet<(String, String, String)> {
+    let of = |kind| chart.objects.iter().filter(move |one| one["kind"] == kind);
+    let roles = of("ClusterRole").chain(of("Role"));
+    let roles = roles.filter(|role| role["metadata"]["name"] == account);
+    let rules = roles.flat_map(|role| role["rules"].as_array().into_iter().flatten());
+    let words = |rule: &Value, key: &str| -> Vec<String> {
+        let list = rule[key].as_array().into_iter().flatten();
+        list.map(|word| word.as_str().unwrap().to_owned()).collect()
+    };
+    let mut granted = BTreeSet::new();
+    for rule in rules {
+        for group in words(rule, "apiGroups") {
+            for resource in words(rule, "resources") {
+                for verb in words(rule, "verbs") {
+                    granted.insert((group.clone(), resource.clone(), verb));
+                }
+            }
+        }
+    }
+    granted
+}
+
+/// The extender for a scheduler of one's own, with a certificate of its own: it makes every call that its roles allow, and no other.
+#[test]
+fn the_extenders_roles_allow_what_it_does_and_nothing_else() {
+    let values = ["--set", "extender.enabled=true,extender.tls.mode=self"];
+    let Some(chart) = chart(&values) else { return };
+    let cluster = Cluster::new();
+    // As the chart ships them: empty.
+    for (kind, name) in [
+        ("Secret", "divvy-extender-tls"),
+        ("ConfigMap", "divvy-extender"),
+    ] {
+        cluster.server.create(json!({
+            "apiVersion": "v1", "kind": kind, "metadata": { "name": name, "namespace": NAMESPACE },
+        }));
+    }
+    let args = [
+        "--namespace",
+        NAMESPACE,
+        "--history",
+        "divvy-extender",
+        "--tls-secret",
+        "divvy-extender-tls",
+        "--tls-name",
+        "divvy-extender.divvy-system.svc",
+    ];
+    let mut extender = Replica::of("extender", &cluster, &args);
+    extender.hears(|line| line.ends_with(" ready"), || false);
+    // It saves the history at its end too.
+    extender.terminate();
+    assert_eq!(extender.ends(), Some(0));
+    let calls: BTreeSet<Asked> = cluster
+        .server
+        .look(|view| view.calls().iter().filter_map(asked).collect());
+    for asked in &calls {
+        assert!(allowed(&chart, "extender", asked), "{asked:?}");
+    }
+    let made = calls.iter().map(|asked| {
+        (
+            asked.group.clone(),
+            asked.resource.clone(),
+            asked.verb.to_owned(),
+        )
+    });
+    assert_eq!(
+        made.collect::<BTreeSet<_>>(),
+        granted(&chart, "divvy-extender")
+    );
+    let secret = |verb, name: &str| Asked {
+        verb,
+        group: String::new(),
+        resource: "secrets".to_owned(),
+        namespace: NAMESPACE.to_owned(),
+        name: name.to_owned(),
+    };
+    assert!(allowed(
+        &chart,
+        "extender",
+        &secret("get", "divvy-extender-tls")
+    ));
+    for other in [
+        secret("get", "divvy-webhook-tls"),
+        secret("list", ""),
+        secret("create", ""),
+        secret("delete", "divvy-extender-tls"),
+    ] {
+        assert!(!allowed(&chart, "extender", &other), "{other:?}");
+    }
+}

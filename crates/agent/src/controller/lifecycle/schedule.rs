@@ -25,9 +25,6 @@ use crate::journal::StoreError;
 use crate::model::job::Job;
 use crate::registry::Contended;
 
-/// With backfill, a pending job lets jobs that fill a GPU exactly start before it for so long, and not any longer.
-const YIELDS_FOR: Duration = Duration::from_hours(6);
-
 /// How often one round plans anew because another daemon was faster.
 const ROUNDS_WITH_OTHERS: u32 = 4;
 
@@ -211,7 +208,7 @@ impl Job {
     fn yields(&self, now: Timestamp) -> bool {
         let OrderKey { requeued, top, .. } = self.turn();
         let waited = Duration::try_from(now.duration_since(self.waits_since()));
-        top.is_no() && !requeued && waited.unwrap_or_default() < YIELDS_FOR
+        top.is_no() && !requeued && waited.unwrap_or_default() < PendingJob::YIELDS_FOR
     }
 }
 

@@ -2,9 +2,9 @@
 
 mod policies;
 mod runs;
+mod timed;
 
 use std::path::Path;
-use std::process::ExitCode;
 
 use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::cluster::PolicyName;
@@ -12,12 +12,13 @@ use divvy_core::simulate::fill::AT;
 use divvy_core::simulate::workload::{Order, Workload};
 
 use super::progress::Progress;
+use super::report::Report;
 use super::shape::{Counted, Shapes, number_models, shapes};
 use super::site::Groups;
 use super::{Outcome, chart, count_of, input, name, source};
-use crate::args::{self, Format, Mode};
+use crate::args::{self, Mode};
 use crate::error_output::{Result, usage};
-use crate::output::{print, say, view};
+use crate::output::say;
 use crate::render::{self, Packing, PackingScene};
 
 /// Policies by default.
@@ -101,28 +102,19 @@ pub fn packing(args: &args::Simulate, mode: Mode) -> Outcome {
 }
 
 fn finish(args: &args::Simulate, results: &[Packing], curves: &[chart::Curve]) -> Outcome {
-    if let Some(file) = &args.svg {
-        let svg = match results.first().map(|first| first.scene.mode) {
-            Some("fill") => chart::fill(results, curves),
-            _ => chart::departures(results),
-        };
-        chart::write(file, &svg)?;
-    }
-    if matches!(args.read.output, Format::Table | Format::Wide)
-        && let Some(first) = results.first()
-    {
-        say(&render::packing_scene(&first.scene));
-        for check in results.iter().filter_map(|one| one.check.as_ref()) {
-            say(&format!("--policy learned uses {check}"));
-        }
-    }
-    print(render::list(
-        results,
-        args.read.output,
-        view(),
-        render::packings,
-    )?)?;
-    Ok(ExitCode::SUCCESS)
+    let scene = results.first().map(|first| &first.scene);
+    let mut notes: Vec<String> = scene.map(render::packing_scene).into_iter().collect();
+    let checks = results.iter().filter_map(|one| one.check.as_ref());
+    notes.extend(checks.map(|check| format!("--policy learned uses {check}")));
+    let report = Report {
+        items: results,
+        table: render::packings,
+        notes,
+    };
+    report.print(args, || match scene.map(|scene| scene.mode) {
+        Some("fill") => chart::fill(results, curves),
+        _ => chart::departures(results),
+    })
 }
 
 /// Refuses flags of the other studies, which would change nothing here.
@@ -226,7 +218,7 @@ impl Study {
     ) -> Result<Self> {
         let order = args.order.unwrap_or(Order::Seeded);
         let timed = match (mode, order) {
-            (Mode::Departures, Order::Given) => runs::timed(jobs, &workload, args.load)?,
+            (Mode::Departures, Order::Given) => timed::timed(jobs, &workload, args.load)?,
             _ => Vec::new(),
         };
         let gpus: u64 = workload.nodes.iter().map(|node| u64::from(node.gpus)).sum();

@@ -8,7 +8,7 @@ use divvy_core::simulate::{
     Arrival, Arrivals, Demand, Estimate, Policy, Pool, PoolError, RunResult, rate,
 };
 
-use super::GpuSet;
+use super::placement::GpuSet;
 use crate::error_output::{Result, usage};
 use crate::render::{Figure, ProfileFigures, Ratio, Scene, Simulation};
 

@@ -11,19 +11,18 @@ mod live;
 mod scene;
 mod work;
 
-use std::process::ExitCode;
-
 use divvy_core::cluster::PolicyName;
+use divvy_core::queue::Order;
 use divvy_core::simulate::waits::change::Change;
 use divvy_core::simulate::waits::scene::{Scene, SceneError};
 use divvy_core::simulate::waits::work::Source;
 use divvy_core::simulate::waits::{Progress as Steps, ask, simulate};
 
 use super::progress::Progress;
+use super::report::Report;
 use super::{Outcome, chart, name, packing, source};
-use crate::args::{self, Eighths, Format, Mode, Switch};
+use crate::args::{self, Eighths, Mode, Switch};
 use crate::error_output::{Result, usage};
-use crate::output::{print, say, view};
 use crate::render::{self, WaitRow, WaitScene};
 
 pub fn waits(args: &args::Simulate) -> Outcome {
@@ -70,19 +69,12 @@ pub fn waits(args: &args::Simulate) -> Outcome {
         WaitRow::compared(&answer, &scene)
     };
     progress.finish();
-    if let Some(file) = &args.svg {
-        chart::write(file, &chart::waits(&rows))?;
-    }
-    if matches!(args.read.output, Format::Table | Format::Wide) {
-        say(&render::wait_scene(&scene));
-    }
-    print(render::list(
-        &rows,
-        args.read.output,
-        view(),
-        render::waits,
-    )?)?;
-    Ok(ExitCode::SUCCESS)
+    let report = Report {
+        items: &rows,
+        table: render::waits,
+        notes: vec![render::wait_scene(&scene)],
+    };
+    report.print(args, || chart::waits(&rows))
 }
 
 /// Refuses flags of the other studies, which would change nothing here.
@@ -191,6 +183,10 @@ fn describe(scene: &Scene, source: &Source, changes: &[Change], requests: String
         jobs,
         runs,
         seed,
+        order: match scene.order {
+            Order::Strict => "strict",
+            Order::Fairness => "fairness",
+        },
         backfill: scene.backfill,
         changes: changes.iter().map(ToString::to_string).collect(),
     }

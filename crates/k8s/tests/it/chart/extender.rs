@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::render::{Chart, chart, refusal};
-use super::{EXTENDER, SCHEDULER};
+use super::{EXTENDER, HTTPS, SCHEDULER};
 
 const SYSTEM: Option<&str> = Some("divvy-system");
 
@@ -106,11 +106,35 @@ fn an_extender_for_another_scheduler_has_one_replica_an_address_and_a_certificat
     assert_eq!(service["spec"]["ports"][0]["port"], 443);
 }
 
+/// The scheduler calls the address, so that it is the name that decides whether the certificate is renewed.
+#[test]
+fn an_extender_with_a_certificate_of_its_own_has_the_secret_and_the_names_for_it() {
+    let Some(chart) = chart(HTTPS) else { return };
+    let arguments = arguments(&chart, 0);
+    let names = [
+        "--tls-name=10.96.0.9",
+        "--tls-name=divvy-extender.divvy-system.svc",
+    ];
+    let there = |text: &&str| arguments.iter().position(|one| one == text).unwrap();
+    assert!(there(&names[0]) < there(&names[1]), "{arguments:?}");
+    assert!(arguments.contains(&"--tls-secret=divvy-extender-tls".to_owned()));
+    let secret = chart.find("Secret", SYSTEM, "divvy-extender-tls").unwrap();
+    assert_eq!(secret.get("data"), None);
+    let service = chart.find("Service", SYSTEM, "divvy-extender").unwrap();
+    assert_eq!(service["spec"]["ports"][0]["port"], 443);
+}
+
 #[test]
 fn what_does_not_go_together_is_refused() {
-    let both = "extender.enabled=true,extender.scheduler.enabled=true,extender.tls.secretName=a";
+    let with = |more: &str| format!("extender.enabled=true,{more}");
+    let both = with("extender.scheduler.enabled=true,extender.tls.mode=self");
+    let nameless = with("extender.tls.mode=secret");
+    let unused = with("extender.tls.secretName=a");
     for (values, text) in [
-        (both, "exclude each other"),
+        (both.as_str(), "exclude each other"),
+        (nameless.as_str(), "requires extender.tls.secretName"),
+        (unused.as_str(), "requires extender.tls.mode=secret"),
+        ("extender.tls.mode=maybe", "mode"),
         ("extender.scheduler.name=default-scheduler", "name"),
         ("extender.policy=fgd", "policy"),
         ("extender.weight=3", "weight"),

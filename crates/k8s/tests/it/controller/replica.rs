@@ -189,7 +189,7 @@ struct Log {
     more: Condvar,
 }
 
-/// A running controller; dropped, it is killed as by `kill -9`.
+/// A running controller, or another piece with a health port; dropped, it is killed as by `kill -9`.
 pub struct Replica {
     child: Child,
     log: Arc<Log>,
@@ -199,15 +199,16 @@ pub struct Replica {
 
 impl Replica {
     pub fn start(cluster: &Cluster, identity: &str, args: &[&str]) -> Self {
+        let own = ["--identity", identity];
+        Self::of("controller", cluster, &[&own, args].concat())
+    }
+
+    /// The subcommand of this name, from its line `listening` on.
+    pub fn of(piece: &str, cluster: &Cluster, args: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_divvy-k8s"))
-            .args([
-                "controller",
-                "--listen",
-                "127.0.0.1:0",
-                "--health-listen",
-                "127.0.0.1:0",
-            ])
-            .args(["--identity", identity])
+            .arg(piece)
+            .args(["--listen", "127.0.0.1:0"])
+            .args(["--health-listen", "127.0.0.1:0"])
             .args(args)
             .env(
                 "KUBECONFIG",

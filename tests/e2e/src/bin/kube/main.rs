@@ -76,6 +76,9 @@ struct Cli {
     /// Program of a stock kube-scheduler, for the cases of the extender
     #[arg(long, value_name = "PROGRAM")]
     kube_scheduler: Option<PathBuf>,
+    /// Program divvy-k8s for the cases of the extender, which judge the time of a call [default: the tests' build]
+    #[arg(long, value_name = "PROGRAM")]
+    extender: Option<PathBuf>,
     /// Instead of all other cases: tries the update and the drain of this installed release
     #[arg(long, value_name = "RELEASE", requires = "pod_image")]
     installed: Option<String>,
@@ -140,6 +143,7 @@ fn try_it(cli: Cli) -> Result<bool> {
     let stage = Stage::set(Means {
         cluster: cluster.clone(),
         programs,
+        extender: cli.extender,
         helm: cli.helm,
         chart: cli.chart,
         address: cli.address,

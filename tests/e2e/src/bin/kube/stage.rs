@@ -42,6 +42,7 @@ pub struct Stage {
     pub run: String,
     pub scratch: TempDir,
     programs: Programs,
+    extender: Option<PathBuf>,
     helm: PathBuf,
     chart: PathBuf,
     controller: RefCell<Option<Process>>,
@@ -60,6 +61,8 @@ pub struct Stage {
 pub struct Means {
     pub cluster: Cluster,
     pub programs: Programs,
+    /// `divvy-k8s` as the extender, if it is another build.
+    pub extender: Option<PathBuf>,
     pub helm: PathBuf,
     pub chart: PathBuf,
     /// Where the API server finds this machine.
@@ -91,6 +94,10 @@ impl Process {
             bail!("it ended with {status}: {}", self.said());
         }
         Ok(())
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// The last lines that it wrote.
@@ -141,6 +148,7 @@ impl Stage {
             system: format!("{release}-system"),
             cluster: means.cluster,
             programs: means.programs,
+            extender: means.extender,
             helm: means.helm,
             chart: means.chart,
             controller: RefCell::default(),
@@ -393,6 +401,11 @@ impl Stage {
     /// `divvy-k8s`.
     pub fn program(&self) -> PathBuf {
         self.programs.path("divvy-k8s")
+    }
+
+    /// `divvy-k8s` as the extender.
+    pub fn extender(&self) -> PathBuf {
+        self.extender.clone().unwrap_or_else(|| self.program())
     }
 
     /// A pod with one container.

@@ -1,7 +1,5 @@
 //! The question of one job: how long it would wait if it were submitted now.
 
-use std::process::ExitCode;
-
 use divvy_core::Amount;
 use divvy_core::simulate::waits::scene::{Scene, SceneError};
 use divvy_core::simulate::waits::work::{Present, RunningJob, Submission};
@@ -10,12 +8,12 @@ use divvy_core::units::QueueName;
 
 use super::work::{Listed, submission, submissions};
 use super::{Progress, refused};
-use crate::args::{self, Format};
+use crate::args;
 use crate::error_output::{Result, usage};
-use crate::output::{print, say, view};
 use crate::render::{self, WaitForecast};
 use crate::verbs::simulate::Outcome;
 use crate::verbs::simulate::input::Job;
+use crate::verbs::simulate::report::{Report, refuse_chart};
 
 /// Runs by default: one in ten of them is enough to read the 90th percentile.
 const RUNS: u32 = 200;
@@ -58,26 +56,24 @@ pub fn forecast(
         )
         .into());
     }
-    if matches!(args.read.output, Format::Table | Format::Wide) {
-        say(&format!(
-            "{requests}: {} running and {} waiting jobs; durations of {} ended jobs, {runs} runs, seed {seed}; no later jobs",
-            present.running.len(),
-            present.waiting.len(),
-            ended.len(),
-        ));
-    }
+    let notes = vec![format!(
+        "{requests}: {} running and {} waiting jobs; durations of {} ended jobs, {runs} runs, seed {seed}; no later jobs",
+        present.running.len(),
+        present.waiting.len(),
+        ended.len(),
+    )];
     let forecast = WaitForecast::of(&found, queue, amount.to_string(), seed);
-    print(render::list(
-        &[forecast],
-        args.read.output,
-        view(),
-        render::wait_forecasts,
-    )?)?;
-    Ok(ExitCode::SUCCESS)
+    let report = Report {
+        items: &[forecast],
+        table: render::wait_forecasts,
+        notes,
+    };
+    report.print(args, String::new)
 }
 
 /// A job asks about the state as it is, so that nothing else may be different.
 fn refuse_changes(args: &args::Simulate) -> Result<()> {
+    refuse_chart(args, "--job")?;
     let question = &args.question;
     let wrong = [
         (question.queue_first.is_some(), "--queue-first"),
@@ -85,7 +81,6 @@ fn refuse_changes(args: &args::Simulate) -> Result<()> {
         (!question.gpu_mode.is_empty(), "--gpu-mode"),
         (!question.quota.is_empty(), "--quota"),
         (question.backfill.is_some(), "--backfill"),
-        (args.svg.is_some(), "--svg"),
         (args.load.is_some(), "--load"),
         (args.arrivals.is_some(), "--arrivals"),
     ];

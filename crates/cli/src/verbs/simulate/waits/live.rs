@@ -4,10 +4,10 @@ use divvy_api::client::Client;
 use divvy_api::v1::{self, Error, ErrorCode};
 use divvy_core::mig::{ProfileTable, models};
 use divvy_core::project::{Limit, Quota};
-use divvy_core::queue::QueueSpec;
+use divvy_core::queue::{Order, QueueSpec};
 use divvy_core::simulate::waits::scene::{Scene, SceneGpu, SceneNode};
 use divvy_core::units::Gpus;
-use divvy_core::{Amount, Bytes, Mode, Project};
+use divvy_core::{Amount, Bytes, Mode, Preemption, Project};
 
 use crate::error_output::Result;
 use crate::verbs::simulate::input::{self, Format, Job, Reading};
@@ -63,6 +63,7 @@ async fn scene(client: &Client) -> Result<Scene> {
     let gpus = client.gpus().await?;
     let queues = client.queues().await?;
     let projects = client.projects().await?;
+    let node = client.node().await?;
     let spec = |queue: v1::Queue| -> Result<QueueSpec> {
         Ok(QueueSpec {
             name: queue.name.parse().map_err(unreadable)?,
@@ -70,6 +71,16 @@ async fn scene(client: &Client) -> Result<Scene> {
         })
     };
     Ok(Scene {
+        order: match node.order.as_str() {
+            "strict" => Order::Strict,
+            "fairness" => Order::Fairness,
+            other => return Err(unreadable(format!("unknown order {other}"))),
+        },
+        backfill: node.backfill,
+        preemption: match node.preemption.as_str() {
+            "off" => Preemption::Off,
+            _ => Preemption::On,
+        },
         nodes: vec![SceneNode {
             name: "this machine".to_owned(),
             gpus: gpus.iter().map(gpu).collect::<Result<_>>()?,

@@ -1,9 +1,9 @@
 //! The scene of a study of waits: nodes, queues, projects and rules, from flags or from the daemon.
 
-use divvy_core::Project;
 use divvy_core::queue::{Order, QueueSpec};
 use divvy_core::simulate::waits::scene::{Scene, SceneNode};
 use divvy_core::units::{ProjectName, QueueName};
+use divvy_core::{PendingJob, Project};
 
 use super::policy;
 use crate::args::{self, Rule};
@@ -49,6 +49,7 @@ pub fn of_live(args: &args::Simulate, live: Scene) -> Result<Scene> {
 
 fn with_rules(args: &args::Simulate, mut scene: Scene) -> Result<Scene> {
     scene.policy = policy(args)?;
+    scene.yields_for_ms = u64::try_from(PendingJob::YIELDS_FOR.as_millis()).ok();
     if !args.rules.is_empty() {
         scene.backfill = args.rules.contains(&Rule::Backfill);
         scene.order = match args.rules.contains(&Rule::Fairness) {

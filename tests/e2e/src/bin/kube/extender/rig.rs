@@ -1,20 +1,22 @@
 //! The chart's extender and its scheduler, as processes of this machine.
 
-use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::mix;
-use crate::api::ask;
+use super::mix::{self, Request};
+use super::pods::{make, name};
+use super::processes::{Extender, scheduler};
+use crate::api::Proxy;
 use crate::cluster::until;
-use crate::stage::{Process, Stage, file, free_port};
+use crate::stage::{Process, Stage};
 
 /// The name of the chart's scheduler.
 pub const SCHEDULER: &str = "divvy-scheduler";
+
+/// The number of the pod that is asked about; the runs have fewer.
+const ASKED: usize = 9999;
 
 /// The chart's manifests of the extender and its scheduler.
 const TEMPLATES: [&str; 3] = [
@@ -26,10 +28,8 @@ const TEMPLATES: [&str; 3] = [
 pub struct Rig<'s> {
     stage: &'s Stage,
     manifests: String,
-    extender: Option<Process>,
+    extender: Option<Extender>,
     _scheduler: Option<Process>,
-    pub port: u16,
-    health: u16,
 }
 
 impl<'s> Rig<'s> {
@@ -54,8 +54,6 @@ impl<'s> Rig<'s> {
             manifests,
             extender: None,
             _scheduler: None,
-            port: free_port()?,
-            health: free_port()?,
         };
         rig.start_extender()?;
         rig.start_scheduler(scheduler)?;
@@ -70,26 +68,13 @@ impl<'s> Rig<'s> {
             .cluster
             .patch("configmap", &self.stage.system, &name, &history)?;
         ensure!(filled.done, "{}", filled.stderr);
-        let config = self.stage.account("extender", None)?;
-        let mut command = Command::new(self.stage.program());
-        command
-            .arg("extender")
-            .arg(format!("--listen=127.0.0.1:{}", self.port))
-            .arg(format!("--health-listen=127.0.0.1:{}", self.health))
-            .arg("--metrics")
-            .arg(format!("--history={name}"))
-            .arg(format!("--namespace={}", self.stage.system))
-            .env("DIVVY_LOG", "info,divvy_k8s=debug")
-            .env("NO_COLOR", "1")
-            .env("KUBECONFIG", config);
-        let mut process = Process::start(&mut command, self.log())?;
-        let ready = until("the extender is ready", || {
-            process.lives()?;
-            Ok(crate::stage::answers(self.health, "/readyz").then_some(()))
-        });
-        ready.with_context(|| process.said())?;
-        self.extender = Some(process);
+        self.extender = Some(Extender::start(self.stage, "extender", &[])?);
         Ok(())
+    }
+
+    /// The extender, which lives until it is killed.
+    pub fn extender(&self) -> Result<&Extender> {
+        self.extender.as_ref().context("the extender was killed")
     }
 
     /// The chart's scheduler, with this machine's addresses in its configuration.
@@ -100,15 +85,9 @@ impl<'s> Rig<'s> {
         let text = map["data"]["config.yaml"].as_str().unwrap_or_default();
         let mut config: Value = yaml_serde::from_str(text)?;
         config["clientConnection"]["kubeconfig"] = json!(stage.account("extender", None)?);
-        config["extenders"][0]["urlPrefix"] = json!(format!("http://127.0.0.1:{}", self.port));
-        let config = file(stage.scratch.path(), "scheduler.yaml", &config.to_string())?;
-        let port = free_port()?;
-        let mut command = Command::new(program);
-        command
-            .arg(format!("--config={}", config.display()))
-            .arg(format!("--secure-port={port}"))
-            .args(["--bind-address=127.0.0.1", "--v=2"]);
-        let mut process = Process::start(&mut command, stage.scratch.path().join("scheduler.log"))?;
+        let port = self.extender()?.port;
+        config["extenders"][0]["urlPrefix"] = json!(format!("http://127.0.0.1:{port}"));
+        let mut process = scheduler(stage, program, "scheduler", &config)?;
         let lease = || stage.cluster.get("lease", &stage.system, &name);
         let leads = until("the scheduler leads", || {
             process.lives()?;
@@ -120,71 +99,25 @@ impl<'s> Rig<'s> {
         Ok(())
     }
 
-    fn log(&self) -> std::path::PathBuf {
-        self.stage.scratch.path().join("extender.log")
-    }
-
-    fn page(&self, path: &str) -> Result<String> {
-        let answer = ask(self.health, "GET", path, "")?;
-        ensure!(answer.status == 200, "{path}: {}", answer.body);
-        Ok(answer.body)
-    }
-
-    pub fn status(&self) -> Result<Value> {
-        Ok(serde_json::from_str(&self.page("/status")?)?)
-    }
-
-    pub fn metrics(&self) -> Result<String> {
-        self.page("/metrics")
-    }
-
-    /// Waits until the training is over. Returns the status.
-    pub fn learned(&self) -> Result<Value> {
-        crate::burst::within("the table is trained", || {
-            let status = self.status()?;
-            let reason = status["reason"].as_str().unwrap_or_default();
-            let is_over = !reason.contains("being trained") && !reason.contains("the check needs");
-            Ok(is_over.then_some(status))
-        })
-    }
-
-    /// The node that the extender chose last for each pod, by its log.
-    pub fn chosen(&self) -> Result<BTreeMap<String, String>> {
-        let text = fs::read_to_string(self.log())?;
-        let between = |line: &str, before: &str| {
-            let (_, rest) = line.split_once(before)?;
-            Some(rest.split_once('"')?.0.to_owned())
-        };
-        let lines = text
-            .lines()
-            .filter(|line| line.contains("outcome=\"chosen\""));
-        let pairs = lines
-            .filter_map(|line| Some((between(line, "pod=Some(\"")?, between(line, "node=\"")?)));
-        Ok(pairs.collect())
-    }
-
-    /// A question as the scheduler asks it, about a pod that does not exist.
+    /// A question as the scheduler asks it, about a pod of no scheduler, which the extender sees waiting.
     pub fn question(&self) -> Result<String> {
-        let names: Vec<Value> = self
-            .stage
-            .cluster
-            .list("nodes", "", super::nodes::PACKING)?
+        let stage = self.stage;
+        let proxy = Proxy::start(stage)?;
+        let half = Request {
+            gpus: 1,
+            share: 500,
+            cores: 4,
+            gib: 16,
+        };
+        make(stage, &proxy, ASKED, &half, "nobody")?;
+        let name = name(ASKED);
+        let pod = stage.cluster.get("pod", &stage.aside, &name)?;
+        let nodes = stage.cluster.list("nodes", "", super::nodes::PACKING)?;
+        let nodes: Vec<Value> = nodes
             .iter()
             .map(|node| node["metadata"]["name"].clone())
             .collect();
-        let claims = self
-            .stage
-            .cluster
-            .list("resourceclaims", &self.stage.aside, "")?;
-        let waiting = claims
-            .iter()
-            .find(|claim| claim["status"]["allocation"].is_null());
-        let claim = waiting.context("a pod waits")?["metadata"]["name"].as_str();
-        let pod = self
-            .stage
-            .cluster
-            .get("pod", &self.stage.aside, claim.unwrap_or_default())?;
-        Ok(json!({ "Pod": pod, "Nodes": null, "NodeNames": names }).to_string())
+        Ok(json!({ "Pod": pod, "Nodes": null, "NodeNames": nodes }).to_string())
     }
 
     pub fn kill_extender(&mut self) {
