@@ -67,12 +67,12 @@ async fn hold(args: &SliceCreate, claim: &Claim) -> Result<HeldClaim> {
             Err(error) => error,
         };
         let (Some(wait), ErrorCode::WouldWait) = (wait, error.code) else {
-            return Err(error.into());
+            return Err(error);
         };
         let left = wait.saturating_sub(begin.elapsed());
         if left.is_zero() {
             let _ = write!(error.message, " (waited {} s)", wait.as_secs());
-            return Err(error.into());
+            return Err(error);
         }
         tokio::time::sleep(left.min(BETWEEN_CALLS)).await;
     }

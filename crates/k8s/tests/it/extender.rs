@@ -1,4 +1,6 @@
-//! The extender as a process: who cannot talk to it is named in its log.
+//! The extender as a process: its log names a client that cannot talk to it.
+
+#![allow(clippy::unwrap_used)]
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

@@ -335,7 +335,7 @@ fn a_killed_process_cancels_its_slice_and_a_create_that_waits_gets_its_room() {
         .exits(6);
     assert!(said.stderr.contains("(waited 1 s)"), "{}", said.stderr);
     let patient = [&next[..], &["--wait", "1m"]].concat();
-    let mut waiting = home.command(&home.program("divvy"));
+    let mut waiting = home.command(home.program("divvy"));
     let mut waiting = waiting.args(&patient).spawn().expect("divvy starts");
     // Its task ends by itself: the engine releases, and then its process ends.
     let _ = home.divvy(&["slice", "rm", "done"]).ok();

@@ -86,7 +86,7 @@ pub fn all(report: &mut Report, stage: &Stage, scheduler: Option<&Path>) {
     );
     report.case(
         "extender.calls",
-        "99 of 100 calls take at most 5 ms, 200 at once are answered, and garbage is refused",
+        "a call computes at most 5 ms (on a quiet machine 99 of 100 take no longer), 200 at once are answered, garbage is refused",
         || calls(stage, &rig),
     );
     report.case(

@@ -55,8 +55,8 @@ fn blocked(home: &Home, flags: &[&str]) -> divvy_testkit::Daemon {
         let id = home.submit(&["-g", "0.25"], &["true"]);
         home.ended(&id);
     }
-    home.submit(&["-g", "0.75"], &["sleep", "3600"]);
-    home.submit(&["-g", "0.5"], &["true"]);
+    let _ = home.submit(&["-g", "0.75"], &["sleep", "3600"]);
+    let _ = home.submit(&["-g", "0.5"], &["true"]);
     daemon
 }
 
