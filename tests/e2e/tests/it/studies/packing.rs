@@ -6,7 +6,7 @@ const POLICIES: &str = "--policy best-fit,fgd,stock-least,stock-most,queue";
 
 #[test]
 fn equal_seeds_give_equal_bytes_as_table_json_and_chart() {
-    equal_bytes("--runs 1 --part 3");
+    equal_bytes("--runs 1");
 }
 
 fn equal_bytes(size: &str) {
@@ -90,7 +90,7 @@ fn differ(size: &str) -> Vec<Value> {
 #[test]
 fn jobs_that_come_and_go_are_refused_or_served() {
     let home = Home::new("a100-40gb:1");
-    let words = "openb/pods.csv --nodes openb/nodes.csv --mode departures --policy best-fit,fgd --runs 2 --arrivals 1000 -o json";
+    let words = "openb/pods.csv --nodes openb/nodes.csv --mode departures --policy best-fit,fgd --runs 1 --arrivals 3000 -o json";
     let said = simulate(&home, words).ok();
     let again = simulate(&home, words).ok();
     assert_eq!(said.stdout, again.stdout);
