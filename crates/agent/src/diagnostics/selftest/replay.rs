@@ -63,13 +63,11 @@ pub fn replay_all(limit: u64, names: &str, around: &str) -> Result<Vec<Replay>, 
 
 /// The steps that were reported, and a failure for each that was not.
 fn complete(mut seen: Vec<ReplayStep>, steps: &[Step], why: &str) -> Vec<ReplayStep> {
-    for (at, step) in steps.iter().enumerate().skip(seen.len()) {
-        let text = match at == seen.len() {
-            true => format!("the process ended here: {why}"),
-            false => "not reached".to_owned(),
-        };
-        seen.push(step.report(Err(Trouble::Failed(text))));
-    }
+    let reported = seen.len().min(steps.len());
+    let texts = std::iter::once(format!("the process ended here: {why}"))
+        .chain(std::iter::repeat("not reached".to_owned()));
+    let missing = steps[reported..].iter().zip(texts);
+    seen.extend(missing.map(|(step, text)| step.report(Err(Trouble::Failed(text)))));
     seen
 }
 

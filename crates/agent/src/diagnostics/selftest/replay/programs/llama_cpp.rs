@@ -33,7 +33,7 @@ pub const STEPS: &[Step] = &[
     Step {
         calls: "cuMemCreate on the host, cuMemMap, cuMemSetAccess",
         expects: "physical memory of the host takes nothing of the limit",
-        source: "ggml-cuda builds that HAMi-core#187 names",
+        source: "ggml-cuda, as reported in Project-HAMi/HAMi-core#187",
         act: Act::HostPhysical(Place::Host),
     },
     Step {
