@@ -1,5 +1,6 @@
 //! An allocation that is refused while a graph is captured: the capture has to go on, and the graph to run.
 
+use super::graphs::{begin_capture, end_capture, graph_of, instance};
 use super::{Session, linear};
 use crate::Error;
 use crate::sys::cuda::*;
@@ -27,21 +28,7 @@ pub fn during_capture(session: &Session, bytes: u64) -> Result<Captured, Error> 
     let f = &session.functions;
     let target = linear::alloc(session, WRITTEN as u64)?;
     let address = target.address().unwrap_or_default();
-    let mut stream = std::ptr::null_mut();
-    // SAFETY: writes one handle.
-    session.call(&f.cuStreamCreate, |make| unsafe {
-        make(&raw mut stream, CUstream_flags::NON_BLOCKING.0)
-    })?;
-    let stream_made = session.taken(0, move |session| {
-        // SAFETY: made above, destroyed once.
-        session.call(&session.functions.cuStreamDestroy_v2, |destroy| unsafe {
-            destroy(stream)
-        })
-    });
-    // SAFETY: our own stream.
-    session.call(&f.cuStreamBeginCapture_v2, |begin| unsafe {
-        begin(stream, CUstreamCaptureMode::GLOBAL)
-    })?;
+    let (stream, stream_made) = begin_capture(session, CUstreamCaptureMode::GLOBAL)?;
     // SAFETY: our own stream, and memory of that size that outlives the graph.
     let filled = session.call(&f.cuMemsetD8Async, |fill| unsafe {
         fill(address, 0, WRITTEN, stream)
@@ -51,13 +38,9 @@ pub fn during_capture(session: &Session, bytes: u64) -> Result<Captured, Error> 
     if let Ok(before) = before {
         exchange_mode(session, before)?;
     }
-    let mut graph = std::ptr::null_mut();
-    // SAFETY: our own stream; writes one handle.
-    let ended = session.call(&f.cuStreamEndCapture, |end| unsafe {
-        end(stream, &raw mut graph)
-    });
-    let (capture, launch) = match filled.and(ended) {
-        Ok(()) => replay(session, graph),
+    let graph = end_capture(session, stream);
+    let (capture, launch) = match filled.and(graph) {
+        Ok(graph) => replay(session, graph),
         Err(error) => (Err(error.clone()), Err(error)),
     };
     drop(stream_made);
@@ -70,8 +53,8 @@ pub fn during_capture(session: &Session, bytes: u64) -> Result<Captured, Error> 
 
 /// Instantiates the graph, and launches the instance.
 fn replay(session: &Session, graph: CUgraph) -> (Result<(), Error>, Result<(), Error>) {
-    let _made = super::graphs::graph_of(session, graph);
-    match super::graphs::instance(session, graph) {
+    let _made = graph_of(session, graph);
+    match instance(session, graph) {
         Err(error) => (Err(error.clone()), Err(error)),
         Ok((exec, _instance)) => {
             // SAFETY: our own executable graph, the null stream.

@@ -62,13 +62,32 @@ fn with_node(session: &Session, bytes: u64) -> Result<(CUgraph, Taken<'_>, CUdev
 
 /// `cuMemAllocAsync` on a stream that is being captured, the graph instantiated and launched.
 pub fn captured(session: &Session, bytes: u64) -> Result<Taken<'_>, Error> {
+    let (stream, stream_made) = begin_capture(session, CUstreamCaptureMode::RELAXED)?;
+    let mut address = 0;
+    // SAFETY: writes one address; our own stream.
+    let allocated = session.call(&session.functions.cuMemAllocAsync, |take| unsafe {
+        take(&raw mut address, bytes as usize, stream)
+    });
+    let graph = end_capture(session, stream);
+    drop(stream_made);
+    allocated?;
+    let graph = graph?;
+    let made = graph_of(session, graph);
+    launched(session, graph, made, bytes, address)
+}
+
+/// A new stream, whose calls go into a graph.
+pub(super) fn begin_capture(
+    session: &Session,
+    mode: CUstreamCaptureMode,
+) -> Result<(CUstream, Taken<'_>), Error> {
     let f = &session.functions;
     let mut stream = std::ptr::null_mut();
     // SAFETY: writes one handle.
     session.call(&f.cuStreamCreate, |make| unsafe {
         make(&raw mut stream, CUstream_flags::NON_BLOCKING.0)
     })?;
-    let stream_made = session.taken(0, move |session| {
+    let made = session.taken(0, move |session| {
         // SAFETY: made above, destroyed once.
         session.call(&session.functions.cuStreamDestroy_v2, |destroy| unsafe {
             destroy(stream)
@@ -76,23 +95,19 @@ pub fn captured(session: &Session, bytes: u64) -> Result<Taken<'_>, Error> {
     });
     // SAFETY: our own stream.
     session.call(&f.cuStreamBeginCapture_v2, |begin| unsafe {
-        begin(stream, CUstreamCaptureMode::RELAXED)
+        begin(stream, mode)
     })?;
-    let mut address = 0;
-    // SAFETY: writes one address; our own stream.
-    let allocated = session.call(&f.cuMemAllocAsync, |take| unsafe {
-        take(&raw mut address, bytes as usize, stream)
-    });
+    Ok((stream, made))
+}
+
+/// The graph of a stream from [`begin_capture`], which the caller destroys.
+pub(super) fn end_capture(session: &Session, stream: CUstream) -> Result<CUgraph, Error> {
     let mut graph = std::ptr::null_mut();
     // SAFETY: our own stream; writes one handle.
-    let ended = session.call(&f.cuStreamEndCapture, |end| unsafe {
+    session.call(&session.functions.cuStreamEndCapture, |end| unsafe {
         end(stream, &raw mut graph)
-    });
-    drop(stream_made);
-    allocated?;
-    ended?;
-    let made = graph_of(session, graph);
-    launched(session, graph, made, bytes, address)
+    })?;
+    Ok(graph)
 }
 
 pub(super) fn graph_of(session: &Session, graph: CUgraph) -> Taken<'_> {
