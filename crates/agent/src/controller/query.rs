@@ -538,15 +538,9 @@ pub fn node(jobs: &Jobs, io: &Io) -> v1::Node {
             .simulated
             .as_ref()
             .map(|simulated| simulated.models.clone()),
-        order: match io.config.schedule.order {
-            divvy_core::Order::Strict => "strict".to_owned(),
-            divvy_core::Order::Fairness => "fairness".to_owned(),
-        },
+        order: io.config.schedule.order.name().to_owned(),
         backfill: io.config.schedule.backfill,
-        preemption: match io.config.schedule.preemption {
-            divvy_core::Preemption::On => "on".to_owned(),
-            divvy_core::Preemption::Off => "off".to_owned(),
-        },
+        preemption: io.config.schedule.preemption.name().to_owned(),
         home: io.config.home.state().display().to_string(),
         system: !io.config.rules.get().is_private(),
         on_bypass: io.config.confinement.on_bypass.to_string(),

@@ -34,6 +34,16 @@ pub enum Order {
     Fairness,
 }
 
+impl Order {
+    /// The word in the API and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::Fairness => "fairness",
+        }
+    }
+}
+
 /// Reads `NAME=V` or `NAME=MIN-MAX`, split at the last `=`, so that a name may contain one.
 impl FromStr for QueueSpec {
     type Err = QueueError;

@@ -52,6 +52,16 @@ pub enum Preemption {
     Off,
 }
 
+impl Preemption {
+    /// The word in the API and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Off => "off",
+        }
+    }
+}
+
 /// A job that holds a slice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocatedJob {

@@ -12,7 +12,6 @@ mod scene;
 mod work;
 
 use divvy_core::cluster::PolicyName;
-use divvy_core::queue::Order;
 use divvy_core::simulate::waits::change::Change;
 use divvy_core::simulate::waits::scene::{Scene, SceneError};
 use divvy_core::simulate::waits::work::Source;
@@ -183,10 +182,7 @@ fn describe(scene: &Scene, source: &Source, changes: &[Change], requests: String
         jobs,
         runs,
         seed,
-        order: match scene.order {
-            Order::Strict => "strict",
-            Order::Fairness => "fairness",
-        },
+        order: scene.order.name(),
         backfill: scene.backfill,
         changes: changes.iter().map(ToString::to_string).collect(),
     }
