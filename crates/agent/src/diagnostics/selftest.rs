@@ -15,12 +15,13 @@ mod replay;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::thread;
 use std::time::Duration;
 
 use divvy_api::v1::{LimiterForm, Selftest, SelftestCheck, SelftestKind, SelftestResult};
 use divvy_driver::load::Lookup;
 use divvy_driver::nvml::{Identity, Nvml};
-use divvy_driver::probe::{self, Outcome, Session, Verdict, WAYS};
+use divvy_driver::probe::{self, Outcome, Session, Verdict, WAYS, Way};
 use divvy_ledger::Slice;
 use serde::{Deserialize, Serialize};
 
@@ -84,6 +85,7 @@ fn print_json<T: Serialize + ?Sized>(what: &T) -> Result<(), Failure> {
 fn run_all(limit: u64) -> Result<Selftest, Failure> {
     let this = std::env::current_exe()?;
     let place = gpu_environment()?;
+    let enforcement = place.enforcement().to_owned();
     let identity = place.identity;
     // An instance is as large as it is made, and no smaller than was asked.
     let limit = place.instance.unwrap_or(limit);
@@ -113,17 +115,12 @@ fn run_all(limit: u64) -> Result<Selftest, Failure> {
         model: identity.name,
         driver_version: place.driver_version,
         cuda_version: place.cuda_version,
-        simulated: std::env::var("DIVVY_SIM")
-            .ok()
-            .filter(|sim| !sim.is_empty()),
+        simulated: simulated(),
         version: divvy_api::version::program(),
         at: now(),
         daemon: true,
         memory_limit_bytes: limit,
-        enforcement: match place.instance {
-            Some(_) => "mig".to_owned(),
-            None => "interposer".to_owned(),
-        },
+        enforcement,
         form: form(),
         passed: checks.iter().all(|check| !check.result.is_failure()),
         checks,
@@ -202,6 +199,12 @@ fn own_slice() -> Option<Slice> {
     Slice::open(&PathBuf::from(folder)).ok()
 }
 
+/// Model and number of the simulated GPUs; `None` on real ones.
+fn simulated() -> Option<String> {
+    let models = std::env::var("DIVVY_SIM").ok();
+    models.filter(|models| !models.is_empty())
+}
+
 /// In which form the limiter is in this process's programs.
 fn form() -> Option<LimiterForm> {
     let preloads = std::env::var("LD_PRELOAD").unwrap_or_default();
@@ -221,6 +224,16 @@ struct GpuEnvironment {
     instance: Option<u64>,
     driver_version: String,
     cuda_version: String,
+}
+
+impl GpuEnvironment {
+    /// What holds the limit: the driver for an instance, the limiter otherwise.
+    fn enforcement(&self) -> &'static str {
+        match self.instance {
+            Some(_) => "mig",
+            None => "interposer",
+        }
+    }
 }
 
 /// The GPU that CUDA shows this process. The leader must hold no memory while others race for it, so it makes no
@@ -247,8 +260,20 @@ fn gpu_environment() -> Result<GpuEnvironment, Failure> {
     })
 }
 
+fn known_way(name: &str) -> Result<&'static Way, Failure> {
+    Ok(probe::way(name).ok_or_else(|| format!("unknown way to allocate {name}"))?)
+}
+
+/// Ends this process after the time of an attempt: if it hangs in the driver, it must not keep the others waiting.
+fn exit_after_timeout() {
+    thread::spawn(|| {
+        thread::sleep(ATTEMPT_TIMEOUT);
+        std::process::exit(1);
+    });
+}
+
 fn way(name: &str, limit: u64) -> Result<AttemptReport, Failure> {
-    let way = probe::way(name).ok_or_else(|| format!("unknown way to allocate {name}"))?;
+    let way = known_way(name)?;
     let session = Session::open(None, Lookup::Handle, 0)?;
     Ok(tried(way.name, probe::exceed(&session, way, limit)))
 }

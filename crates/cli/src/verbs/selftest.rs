@@ -168,7 +168,7 @@ impl Asked<'_> {
     }
 }
 
-/// Why a prober said nothing: what was said instead, with the code that the exit code stands for.
+/// The error of a prober that printed no result: its own message, with the code that its exit code stands for.
 fn refusal(what: &str, output: &Output) -> Error {
     let told = String::from_utf8_lossy(&output.stderr);
     let line = |prefix| {

@@ -3,13 +3,12 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::thread;
 
 use divvy_api::v1::{SelftestCheck, SelftestKind, SelftestResult};
 use divvy_driver::load::Lookup;
-use divvy_driver::probe::{Session, Taken, way};
+use divvy_driver::probe::{Session, Taken};
 
-use super::{ATTEMPT_TIMEOUT, Failure};
+use super::{Failure, exit_after_timeout, known_way};
 
 /// Racers. Each has a context, which is a part of the limit.
 const RACERS: usize = 4;
@@ -120,13 +119,9 @@ fn run(this: &Path, limit: u64) -> io::Result<(u64, usize)> {
 /// One racer: on `go` takes blocks until it is refused or has `most`, on `free` gives all back; answers what it holds.
 pub fn racer(block: &str, most: &str) -> Result<(), Failure> {
     let (block, most): (u64, u64) = (block.parse()?, most.parse()?);
-    // A racer that hangs in the driver must not keep the others waiting.
-    thread::spawn(|| {
-        thread::sleep(ATTEMPT_TIMEOUT);
-        std::process::exit(1);
-    });
+    exit_after_timeout();
     let session = Session::open(None, Lookup::Handle, 0)?;
-    let way = way("cuMemAlloc_v2").ok_or("the table of functions lacks cuMemAlloc_v2")?;
+    let way = known_way("cuMemAlloc_v2")?;
     let mut held: Vec<Taken<'_>> = Vec::new();
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "0")?;

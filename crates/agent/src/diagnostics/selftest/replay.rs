@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use divvy_api::v1::{KnownProgram, Replay, ReplayResult, ReplayStep, Surroundings};
 
-use super::{Failure, GpuEnvironment, form, gpu_environment, print_json};
+use super::{Failure, GpuEnvironment, form, gpu_environment, print_json, simulated};
 use crate::host::child_timeout::{failure_message, run_with_timeout};
 use crate::host::clock::now;
 use stage::Stage;
@@ -84,17 +84,12 @@ fn report(
         model: place.identity.name.clone(),
         driver_version: place.driver_version.clone(),
         cuda_version: place.cuda_version.clone(),
-        simulated: std::env::var("DIVVY_SIM")
-            .ok()
-            .filter(|sim| !sim.is_empty()),
+        simulated: simulated(),
         version: divvy_api::version::program(),
         at: now(),
         daemon: true,
         memory_limit_bytes: limit,
-        enforcement: match place.instance {
-            Some(_) => "mig".to_owned(),
-            None => "interposer".to_owned(),
-        },
+        enforcement: place.enforcement().to_owned(),
         form: form(),
         passed: steps.iter().all(|step| step.result != ReplayResult::Failed),
         steps,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 
-/// Only root may lay it in front of the driver; others are told so.
+/// The wrapper needs root; the command refuses other users with that reason.
 #[test]
 fn every_program_finds_what_it_expects_with_the_wrapper() {
     let home = Home::new("a100-80gb:2").variable("DIVVY_FORM", "wrapper");

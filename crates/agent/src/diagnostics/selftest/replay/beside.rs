@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use divvy_api::v1::{GpuFigures, Neighbour};
 use divvy_driver::load::Lookup;
 use divvy_driver::nvml::Nvml;
-use divvy_driver::probe::{Session, device_count, way};
+use divvy_driver::probe::{Session, device_count};
 
 use super::stage::{MIB, PIECE};
-use crate::diagnostics::selftest::{Failure, gpu_environment, print_json};
+use crate::diagnostics::selftest::{Failure, gpu_environment, known_way, print_json};
 
 /// The part that JAX takes at its start, in thousandths of the total.
 pub const PREALLOCATED: u64 = 750;
@@ -26,7 +26,7 @@ const LONGEST: Duration = Duration::from_secs(1800);
 /// number of rounds.
 pub fn neighbour(limit: u64) -> Result<(), Failure> {
     let session = Session::open(None, Lookup::Handle, 0)?;
-    let way = way("cuMemAlloc_v2").ok_or("the table of functions lacks cuMemAlloc_v2")?;
+    let way = known_way("cuMemAlloc_v2")?;
     let place = gpu_environment()?;
     let limit = place.instance.unwrap_or(limit);
     let total = session.info()?.total;

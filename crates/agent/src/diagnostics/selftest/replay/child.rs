@@ -3,15 +3,16 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::thread;
 
 use divvy_driver::load::Lookup;
-use divvy_driver::probe::{IpcHandle, Segment, Session, open_ipc as open_handle, way};
+use divvy_driver::probe::{IpcHandle, Segment, Session, open_ipc as open_handle};
 use serde::{Deserialize, Serialize};
 
 use super::stage::Stage;
 use super::step::Trouble;
-use crate::diagnostics::selftest::{ATTEMPT_TIMEOUT, Failure, print_json};
+use crate::diagnostics::selftest::{
+    ATTEMPT_TIMEOUT, Failure, exit_after_timeout, known_way, print_json,
+};
 use crate::host::child_timeout::{failure_message, wait_with_timeout};
 
 /// Memory as a further process has seen it, in bytes.
@@ -103,11 +104,7 @@ impl Drop for Holder {
 
 /// One of these processes.
 pub fn role(words: &[&str]) -> Result<(), Failure> {
-    // One that hangs in the driver must not keep the others waiting.
-    thread::spawn(|| {
-        thread::sleep(ATTEMPT_TIMEOUT);
-        std::process::exit(1);
-    });
+    exit_after_timeout();
     let session = Session::open(None, Lookup::Handle, 0)?;
     let info = session.info()?;
     let look = |free_before| {
@@ -122,7 +119,7 @@ pub fn role(words: &[&str]) -> Result<(), Failure> {
         ["glance"] => look(info.free),
         ["hold", bytes] => {
             let bytes: u64 = bytes.parse()?;
-            let way = way("cuMemAlloc_v2").ok_or("the table of functions lacks cuMemAlloc_v2")?;
+            let way = known_way("cuMemAlloc_v2")?;
             let held = way.take(&session, bytes)?;
             writeln!(io::stdout(), "{}", held.bytes())?;
             for line in io::stdin().lock().lines() {

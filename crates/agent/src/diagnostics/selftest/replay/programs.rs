@@ -1,4 +1,4 @@
-//! The steps of each program, as its public sources have them. docs/programs.md has the versions that were read.
+//! The steps of each program, as its public sources have them; docs/programs.md has the sources.
 
 mod jax;
 mod llama_cpp;

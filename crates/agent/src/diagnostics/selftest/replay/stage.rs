@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use divvy_api::v1::Surroundings;
 use divvy_driver::load::Lookup;
 use divvy_driver::nvml::{Memory, Nvml};
-use divvy_driver::probe::{self, Info, Session, Taken};
+use divvy_driver::probe::{Info, Session, Taken, Way};
 
 use super::step::{Amount, Seen, Trouble, judged};
-use crate::diagnostics::selftest::Failure;
+use crate::diagnostics::selftest::{Failure, known_way};
 
 pub const MIB: u64 = 1 << 20;
 /// Sizes are multiples of this, the granularity of the driver (inferred).
@@ -73,21 +73,21 @@ impl Stage {
 
     /// Takes memory in the way of that name.
     pub fn take(&self, way: &str, bytes: u64) -> Result<Taken<'_>, Trouble> {
-        let way = probe::way(way)
-            .ok_or_else(|| Trouble::Failed(format!("unknown way to allocate {way}")))?;
-        Ok(way.take(&self.session, bytes)?)
+        Ok(known(way)?.take(&self.session, bytes)?)
     }
 
     /// The same where a refusal is an answer: `None` when memory was refused.
     pub fn try_take(&self, way: &str, bytes: u64) -> Result<Option<Taken<'_>>, Trouble> {
-        let way = probe::way(way)
-            .ok_or_else(|| Trouble::Failed(format!("unknown way to allocate {way}")))?;
-        match way.take(&self.session, bytes) {
+        match known(way)?.take(&self.session, bytes) {
             Ok(taken) => Ok(Some(taken)),
             Err(error) if error.is_out_of_memory() => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
+}
+
+fn known(way: &str) -> Result<&'static Way, Trouble> {
+    known_way(way).map_err(|error| Trouble::Failed(error.to_string()))
 }
 
 /// Whether two figures are equal but for what the driver does by itself.

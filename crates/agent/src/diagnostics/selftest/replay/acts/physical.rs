@@ -17,7 +17,7 @@ const PIECES: u64 = 8192;
 const SOON: u128 = 2500;
 
 /// PyTorch makes segments so that another process can import them.
-const SHAREABLE: Physical = Physical {
+pub const SHAREABLE: Physical = Physical {
     place: divvy_driver::probe::Place::Device,
     shareable: true,
     mapped_only: false,

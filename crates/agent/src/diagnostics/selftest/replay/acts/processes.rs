@@ -3,8 +3,9 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use divvy_driver::probe::{Physical, Segment, alloc_for_ipc};
+use divvy_driver::probe::{Segment, alloc_for_ipc};
 
+use super::physical::SHAREABLE;
 use crate::diagnostics::selftest::replay::child::{self, Holder};
 use crate::diagnostics::selftest::replay::stage::{MIB, PIECE, SLACK, Stage, difference, near};
 use crate::diagnostics::selftest::replay::step::{Amount, By, Seen, Trouble, judged};
@@ -90,12 +91,8 @@ pub fn shared_once(stage: &Stage, by: By) -> Seen {
     let before = stage.info()?.free;
     let glance = match by {
         By::Descriptor => {
-            let shareable = Physical {
-                shareable: true,
-                ..Physical::default()
-            };
             let mut segment = Segment::reserve(&stage.session, SHARED)?;
-            segment.grow(shareable, SHARED)?;
+            segment.grow(SHAREABLE, SHARED)?;
             let descriptor = segment.export()?.ok_or_else(|| {
                 Trouble::Failed("the driver has released an exported handle".to_owned())
             })?;
