@@ -36,8 +36,9 @@ pub static PLUGIN_VERSION: AtomicU32 = AtomicU32::new(version(22, 5));
 pub static INTERFACE_VERSION: u32 = 1;
 
 /// The number of libslurm, which `slurm_api_version` answers shifted by 16, and the release with it. The interface of
-/// plugins is the same in these. Only the first was tried.
-const RELEASES: [(c_long, u32); 8] = [
+/// plugins is the same in these; docs/slurm.md has the tried ones.
+const RELEASES: [(c_long, u32); 9] = [
+    (37, version(21, 8)),
     (38, version(22, 5)),
     (39, version(23, 2)),
     (40, version(23, 11)),
@@ -45,7 +46,7 @@ const RELEASES: [(c_long, u32); 8] = [
     (42, version(24, 11)),
     (43, version(25, 5)),
     (44, version(25, 11)),
-    (37, version(21, 8)),
+    (45, version(26, 5)),
 ];
 
 const fn version(year: u32, month: u32) -> u32 {
@@ -61,10 +62,15 @@ extern "C" fn at_load() {
     // SAFETY: libslurm documents `long slurm_api_version(void)`.
     let answer: Option<extern "C" fn() -> c_long> =
         unsafe { transmute(find(c"slurm_api_version")) };
-    let number = answer.map(|answer| answer() >> 16);
-    let known = RELEASES.iter().find(|(api, _)| Some(*api) == number);
-    if let Some((_, release)) = known {
-        PLUGIN_VERSION.store(*release, Ordering::Relaxed);
+    let Some(number) = answer.map(|answer| answer() >> 16) else {
+        return;
+    };
+    match RELEASES.iter().find(|(api, _)| *api == number) {
+        Some((_, release)) => PLUGIN_VERSION.store(*release, Ordering::Relaxed),
+        // Slurm refuses the plugin then, and names only the release that the plugin seems to have.
+        None => say(&format!(
+            "this plugin serves Slurm 21.08 to 26.05, and not the release with libslurm {number}: install a newer divvy"
+        )),
     }
 }
 

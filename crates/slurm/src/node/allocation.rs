@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! JOB_GRES=shard:6
-//!   Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES=shard:3(IDX:0)
+//!   Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES=shard:3(IDX:0)        to 23.02
+//!   Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES=shard:3(3/8,0/8)      from 23.11: of each GPU, the job's shards and all
 //! ```
 
 /// GPUs or shards of a job on a node.
@@ -12,6 +13,8 @@ pub struct Gres {
     pub count: u64,
     /// Slurm's numbers of the GPUs.
     pub gpus: Vec<u32>,
+    /// Of each of these GPUs, the shards of the job and all; `None` before Slurm 23.11, which does not tell.
+    pub shards: Option<Vec<(u64, u64)>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +56,7 @@ pub fn on_node(text: &str, node: &str) -> Result<Vec<Gres>, String> {
     })
 }
 
-/// `gpu:a100:2(IDX:0-1)`; `None` for other kinds.
+/// `gpu:a100:2(IDX:0-1)` or `shard:3(3/8,0/8)`; `None` for other kinds.
 fn gres(item: &str) -> Result<Option<Gres>, String> {
     let wrong = || format!("{item:?}: not how this Slurm is known to print the GPUs of a job");
     let (name, places) = item.split_once('(').unwrap_or((item, ""));
@@ -64,12 +67,36 @@ fn gres(item: &str) -> Result<Option<Gres>, String> {
         _ => return Ok(None),
     };
     let count = words.next_back().and_then(|word| word.parse().ok());
-    let places = places.trim_end_matches(')').strip_prefix("IDX:");
+    let count = count.ok_or_else(wrong)?;
+    let places = places.trim_end_matches(')');
+    let (gpus, shards) = match (places.strip_prefix("IDX:"), kind) {
+        (Some(places), _) => (ranges(places).ok_or_else(wrong)?, None),
+        (None, Kind::Shard) => {
+            let held = held(places).ok_or_else(wrong)?;
+            let (gpus, shards) = held.into_iter().unzip();
+            (gpus, Some(shards))
+        }
+        (None, Kind::Gpu) => return Err(wrong()),
+    };
     Ok(Some(Gres {
         kind,
-        count: count.ok_or_else(wrong)?,
-        gpus: places.and_then(ranges).ok_or_else(wrong)?,
+        count,
+        gpus,
+        shards,
     }))
+}
+
+/// `3/8,0/8`: GPU 0, with 3 of its 8 shards. At least one GPU has shards of the job.
+fn held(text: &str) -> Option<Vec<(u32, (u64, u64))>> {
+    let mut all = Vec::new();
+    for (gpu, part) in (0..).zip(text.split(',')) {
+        let (of_job, of_gpu) = part.split_once('/')?;
+        let shards: (u64, u64) = (of_job.parse().ok()?, of_gpu.parse().ok()?);
+        if shards.0 > 0 {
+            all.push((gpu, shards));
+        }
+    }
+    (!all.is_empty()).then_some(all)
 }
 
 /// `0-1,3`.
@@ -148,6 +175,7 @@ mod tests {
     use super::*;
 
     const TWO_NODES: &str = include_str!("../../tests/it/data/job-two-nodes.txt");
+    const TWO_NODES_26_05: &str = include_str!("../../tests/it/data/job-two-nodes-26.05.txt");
     const WHOLE: &str = include_str!("../../tests/it/data/job-whole.txt");
 
     #[test]
@@ -156,12 +184,22 @@ mod tests {
             kind: Kind::Shard,
             count: 3,
             gpus: vec![0],
+            shards: None,
         };
-        assert_eq!(on_node(TWO_NODES, "n2").unwrap(), [shards]);
+        assert_eq!(
+            on_node(TWO_NODES, "n2").unwrap(),
+            std::slice::from_ref(&shards)
+        );
+        let newer = Gres {
+            shards: Some(vec![(3, 8)]),
+            ..shards
+        };
+        assert_eq!(on_node(TWO_NODES_26_05, "n2").unwrap(), [newer]);
         let whole = Gres {
             kind: Kind::Gpu,
             count: 1,
             gpus: vec![0],
+            shards: None,
         };
         assert_eq!(on_node(WHOLE, "n1").unwrap(), [whole]);
         let error = on_node(WHOLE, "n2").unwrap_err();
@@ -180,12 +218,23 @@ mod tests {
         assert_eq!(two[0].gpus, [0, 1, 5]);
         assert_eq!((two[1].kind, two[1].count), (Kind::Shard, 4));
         assert_eq!(of("").unwrap(), []);
+        let newer = of("gpu:1(IDX:0),shard:a100:11(3/8,0/8,8/8)").unwrap();
+        assert_eq!(newer[0].shards, None);
+        assert_eq!(
+            (newer[1].count, newer[1].gpus.as_slice()),
+            (11, [0, 2].as_slice())
+        );
+        assert_eq!(newer[1].shards, Some(vec![(3, 8), (8, 8)]));
         for wrong in [
             "gpu:a100:x(IDX:0)",
             "shard:2",
             "gpu:1(IDX:)",
             "gpu:1(IDX:5-2)",
             "gpu(CNT:1)",
+            "gpu:1(1/1)",
+            "shard:2(0/8,0/8)",
+            "shard:2(2/8,)",
+            "shard:2(2/-8)",
         ] {
             let error = of(wrong).unwrap_err();
             assert!(error.contains(&format!("{wrong:?}")), "{error}");

@@ -68,7 +68,9 @@ pub fn parts(gres: &[Gres], layout: &Layout, memory: Option<u64>) -> Result<Vec<
                 }
                 Kind::Gpu => None,
                 Kind::Shard => {
-                    let of_gpu = place.shards.filter(|&shards| shards > 0).ok_or_else(|| {
+                    let told = (gres.shards.as_ref()).and_then(|shards| shards.get(at).copied());
+                    let of_gpu = told.map(|(_, of_gpu)| of_gpu).or(place.shards);
+                    let of_gpu = of_gpu.filter(|&shards| shards > 0).ok_or_else(|| {
                         format!(
                             "Slurm does not say how many shards GPU {gpu} has, so {} shards are no part of it: list \
                              them in gres.conf, or set shards_per_gpu in /etc/divvy/slurm.toml",
@@ -76,9 +78,14 @@ pub fn parts(gres: &[Gres], layout: &Layout, memory: Option<u64>) -> Result<Vec<
                         )
                     })?;
                     let others = gres.gpus.len() - at - 1;
-                    // Slurm names one number for all GPUs of the job. It is unambiguous if it fills them all.
-                    let here = if others == 0 { left } else { of_gpu };
-                    if here == 0 || here > of_gpu {
+                    let here = match told {
+                        Some((of_job, _)) => of_job,
+                        // Older releases name one number for all GPUs of the job, which is clear if it fills them all.
+                        None if others > 0 => of_gpu,
+                        None => left,
+                    };
+                    let differ = place.shards.is_some_and(|shards| shards != of_gpu);
+                    if here == 0 || here > of_gpu || here > left || differ {
                         return Err(format!(
                             "the job has {} shards on GPUs {:?}, and GPU {gpu} has {of_gpu}: Slurm and its gres.conf \
                              disagree on this node",
@@ -96,7 +103,8 @@ pub fn parts(gres: &[Gres], layout: &Layout, memory: Option<u64>) -> Result<Vec<
                 memory: memory.map(Bytes::new),
             });
         }
-        if gres.kind == Kind::Shard && gres.gpus.len() > 1 && !fills(gres, layout) {
+        let is_unclear = gres.shards.is_none() && gres.gpus.len() > 1 && !fills(gres, layout);
+        if gres.kind == Kind::Shard && is_unclear {
             return Err(format!(
                 "the job has {} shards on GPUs {:?}, and Slurm does not say how many on each: ask for shards of one GPU",
                 gres.count, gres.gpus
@@ -148,7 +156,29 @@ mod tests {
             kind,
             count,
             gpus: gpus.to_vec(),
+            shards: None,
         }]
+    }
+
+    /// As Slurm tells since 23.11.
+    fn told(count: u64, shards: &[(u64, u64)]) -> [Gres; 1] {
+        let gpus: Vec<u32> = (0..).take(shards.len()).collect();
+        let [gres] = of(Kind::Shard, count, &gpus);
+        [Gres {
+            shards: Some(shards.to_vec()),
+            ..gres
+        }]
+    }
+
+    #[test]
+    fn shards_of_each_gpu_are_taken_where_slurm_tells_them() {
+        let two = parts(&told(11, &[(3, 8), (8, 8)]), &layout(&[None, None]), None).unwrap();
+        let thousandths: Vec<u16> = two.iter().map(Part::thousandths).collect();
+        assert_eq!(thousandths, [375, 1000]);
+        for shards in [(9, 8), (3, 0), (4, 8), (3, 4)] {
+            let error = parts(&told(3, &[shards]), &layout(&[Some(8)]), None).unwrap_err();
+            assert!(error.contains("GPU 0 has"), "{error}");
+        }
     }
 
     #[test]

@@ -91,6 +91,7 @@ mod tests {
     use super::*;
 
     const SHOWN: &str = include_str!("../../tests/it/data/slurmd-gres.txt");
+    const SHOWN_BY_26_05: &str = include_str!("../../tests/it/data/slurmd-gres-26.05.txt");
 
     #[test]
     fn what_slurmd_shows_has_the_shards_and_the_file_of_each_gpu() {
@@ -101,6 +102,7 @@ mod tests {
             is_instance: false,
         };
         assert_eq!(layout, Layout::from([(0, eight(0)), (1, eight(1))]));
+        assert_eq!(parse(SHOWN_BY_26_05), layout);
         assert_eq!(parse("slurmd: error: no gres"), Layout::new());
     }
 

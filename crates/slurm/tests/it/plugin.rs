@@ -28,14 +28,23 @@ fn record(node: &Node, job: u32, outcome: &str) {
 
 #[test]
 fn the_plugin_has_the_release_of_the_program_that_loads_it() {
-    for (api, release) in [(38, "22.05"), (40, "23.11"), (42, "24.11"), (99, "22.05")] {
+    for (api, release) in [
+        (37, "21.08"),
+        (38, "22.05"),
+        (40, "23.11"),
+        (42, "24.11"),
+        (45, "26.05"),
+    ] {
         let said = local(api, &[]).ok();
-        assert!(
-            said.stderr.contains(&format!("release {release}")),
-            "{}",
-            said.stderr
-        );
+        assert_eq!(said.stderr, format!("release {release}\n"));
     }
+    // Slurm itself refuses the plugin, as the release is not its own.
+    let said = local(99, &[]).ok();
+    assert!(
+        said.stderr.contains("not the release with libslurm 99"),
+        "{}",
+        said.stderr
+    );
 }
 
 #[test]
