@@ -76,15 +76,10 @@ pub fn run_client_job(dir: &Path) -> Result<ProgramResult, Error> {
     })
 }
 
-/// `divvy probe-context UUID`: measures what a context costs on a GPU and prints it.
-pub fn probe_context(uuid: &str) -> ExitCode {
-    let simulated = home::Home::from_env()
-        .ok()
-        .and_then(|home| config::simulated_gpus::requested(None, &home));
-    gpu::overhead::probe(
-        uuid,
-        simulated.as_ref().map(|simulated| simulated.lib.as_path()),
-    )
+/// `divvy probe-context UUID`: measures what a context costs on a GPU and prints it. `simulated` is the folder of the
+/// simulated driver.
+pub fn probe_context(uuid: &str, simulated: Option<&Path>) -> ExitCode {
+    gpu::overhead::probe(uuid, simulated)
 }
 
 /// `divvy checkpoint ACT PID START`: one call of the driver about another process; prints what it says.

@@ -977,6 +977,9 @@ pub struct OnTerminal {
 #[derive(Debug, Args)]
 pub struct ProbeContext {
     pub gpu_uuid: String,
+    /// The folder of the simulated driver [default: the machine's driver]
+    #[arg(long, value_name = "DIR")]
+    pub simulated: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

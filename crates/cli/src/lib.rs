@@ -61,7 +61,7 @@ pub struct Backend {
     /// The way into a slice, with the mounts where this process may make them.
     pub slice_access: fn(&Home, &str, bool) -> Result<SliceAccess, Error>,
     /// Measures the memory of a CUDA context on the GPU with this UUID and prints it; the daemon starts it.
-    pub probe_context: fn(&str) -> ExitCode,
+    pub probe_context: fn(&str, Option<&Path>) -> ExitCode,
     /// Calls one checkpoint function of the driver for the process with this pid and start time, and prints the answer;
     /// the daemon starts it.
     pub checkpoint: fn(&str, (u32, u64), u64, Option<&Path>) -> ExitCode,

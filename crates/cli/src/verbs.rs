@@ -95,7 +95,10 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Supervise(args) => Ok((backend.supervise)(&args.job_directory)),
         Verb::OnTerminal(args) => Ok((backend.on_terminal)(&args.words)),
         Verb::HoldSlice => shell::hold(),
-        Verb::ProbeContext(args) => Ok((backend.probe_context)(&args.gpu_uuid)),
+        Verb::ProbeContext(args) => Ok((backend.probe_context)(
+            &args.gpu_uuid,
+            args.simulated.as_deref(),
+        )),
         Verb::Checkpoint(args) => Ok((backend.checkpoint)(
             &args.act,
             (args.pid, args.start_time),

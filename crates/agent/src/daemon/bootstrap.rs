@@ -155,6 +155,7 @@ impl NodeInventory {
         let gpus: Vec<&ObservedGpu> = seen.iter().map(|(gpu, _)| *gpu).collect();
         let overheads = overhead::overheads(
             &self.programs.divvy,
+            (self.simulated.as_ref()).map(|simulated| simulated.lib.as_path()),
             &gpus,
             |model| store.overhead(model, &driver),
             |model, bytes| store.set_overhead(model, &driver, bytes),

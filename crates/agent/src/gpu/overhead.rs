@@ -45,7 +45,7 @@ struct Measured {
     exact: bool,
 }
 
-/// `divvy probe-context UUID`: measures and prints one line of JSON.
+/// `divvy probe-context UUID [--simulated DIR]`: measures and prints one line of JSON.
 pub fn probe(uuid: &str, simulated: Option<&Path>) -> ExitCode {
     match measure(uuid, simulated) {
         Ok(overhead) => {
@@ -81,12 +81,13 @@ fn measure(
 }
 
 /// The overhead on each of these GPUs, in their order: `known` by model, else measured, one GPU of each model, all at
-/// once. `remember` gets what a measurement is sure of, in bytes.
+/// once. `remember` gets what a measurement is sure of, in bytes. `simulated` is the folder of the simulated driver.
 ///
 /// # Errors
 /// Those of `known` and `remember`.
 pub fn overheads<E>(
     divvy: &Path,
+    simulated: Option<&Path>,
     gpus: &[&ObservedGpu],
     known: impl Fn(&str) -> Result<Option<u64>, E>,
     remember: impl Fn(&str, u64) -> Result<(), E>,
@@ -107,7 +108,7 @@ pub fn overheads<E>(
             )),
             // A context on the bare GPU would be in the way of its first instance, and costs no limit anything.
             None if gpu.active_mig().is_some() => {}
-            None => drop(probes.insert(&gpu.model, start(divvy, gpu.uuid.as_str()))),
+            None => drop(probes.insert(&gpu.model, start(divvy, simulated, gpu.uuid.as_str()))),
         }
     }
     let deadline = Instant::now() + PROBE_TIMEOUT;
@@ -148,9 +149,13 @@ pub fn overheads<E>(
         .collect())
 }
 
-fn start(divvy: &Path, uuid: &str) -> io::Result<Child> {
-    Command::new(divvy)
-        .args(["probe-context", uuid])
+fn start(divvy: &Path, simulated: Option<&Path>, uuid: &str) -> io::Result<Child> {
+    let mut command = Command::new(divvy);
+    command.args(["probe-context", uuid]);
+    if let Some(folder) = simulated {
+        command.arg("--simulated").arg(folder);
+    }
+    command
         // The daemon may have been started inside a job or with GPUs hidden; the probe measures the bare driver.
         .env_remove("LD_PRELOAD")
         .env_remove("CUDA_VISIBLE_DEVICES")
@@ -173,4 +178,27 @@ fn finish(child: Child, deadline: Instant) -> io::Result<Measured> {
     serde_json::from_str(&text).map_err(|error| {
         io::Error::other(format!("cannot read the probe's output {text:?} ({error})"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A daemon of the whole machine has other folders than a child would find by itself.
+    #[test]
+    fn the_probe_gets_the_folder_of_the_simulated_driver() {
+        let folder = tempfile::tempdir().unwrap();
+        let divvy = folder.path().join("divvy");
+        let script = "#!/bin/sh\nshift 2\necho '{\"bytes\":'$#$2',\"exact\":true}'\n";
+        std::fs::write(&divvy, script).unwrap();
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&divvy, executable).unwrap();
+        let bytes = |simulated: Option<&str>| {
+            let child = start(&divvy, simulated.map(Path::new), "GPU-1").unwrap();
+            let measured = finish(child, Instant::now() + PROBE_TIMEOUT).unwrap();
+            measured.bytes
+        };
+        assert_eq!(bytes(None), 0);
+        assert_eq!(bytes(Some("77")), 277);
+    }
 }
