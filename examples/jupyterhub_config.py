@@ -22,7 +22,7 @@ def read(answers):
 def in_slice(spawner):
     """Starts the server in a slice. The options come from the user, so only known ones pass."""
     name = spawner.user_options.get("gpu", DEFAULT)
-    if name not in SIZES:
+    if not isinstance(name, str) or name not in SIZES:
         error = ValueError(f"GPU {name!r:.40} is not one of: {', '.join(SIZES)}")
         error.jupyterhub_message = str(error)
         raise error

@@ -156,6 +156,8 @@ async def scene(hub):
     await hub.until("its job has ended", ended)
     stopped = jobs()[-1]
     wrong = await refused(hub, "eve", "a dozen")
+    # The API takes any JSON from a user.
+    listed = await refused(hub, "eve", ["half"])
     # The GPU is taken by another job.
     filler = subprocess.Popen([DIVVY, "run", "-g", "0.9", "--", "sleep", "600"])
 
@@ -171,7 +173,7 @@ async def scene(hub):
         "taken": taken,
         "running": [[job["name"], job["slices"][0]["share"]] for job in running],
         "stopped": [stopped["state"], stopped["end_reason"]],
-        "refused": [wrong is not None, full is not None],
+        "refused": [wrong is not None, "GPU ['half'] is not one of" in (listed or ""), full is not None],
         "log": [line for line in Path(FOLDER, "hub.log").read_text().splitlines() if "error: " in line.lower()],
     }
 

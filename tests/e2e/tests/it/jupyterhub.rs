@@ -49,7 +49,7 @@ mod exhaustive {
         assert!(bytes("taken") + GIB > bytes("total"), "{saw}");
         assert_eq!(saw["running"], json!([["jupyterhub-singleuser", 250]]));
         assert_eq!(saw["stopped"][0], "ended", "{saw}");
-        assert_eq!(saw["refused"], json!([true, true]), "{saw}");
+        assert_eq!(saw["refused"], json!([true, true, true]), "{saw}");
         let log = saw["log"].to_string();
         for expected in [
             "GPU 'a dozen' is not one of",
