@@ -211,7 +211,7 @@ def _places(ray: Any) -> list[tuple[Any, str]]:
         version = getattr(ray, "__version__", "of an unknown version")
         raise SliceError.of(
             f"Ray {version} has no {', '.join(absent)}, so its tasks cannot enter a slice",
-            "install a version of divvy-ray for this Ray",
+            "use Ray 2.50 or newer; 2.50 to 2.60 were tried",
         )
     return places
 
