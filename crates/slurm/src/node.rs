@@ -152,7 +152,7 @@ async fn decide(told: &HookEnvironment, config: &Config) -> Result<Outcome, Trou
     let programs = Programs::new(config);
     let wanted = {
         let job = programs.show_job(told.job).map_err(Trouble::Refused)?;
-        let gres = allocation::on_node(&job, &told.node).map_err(Trouble::Refused)?;
+        let gres = allocation::on_node(&job, told.job, &told.node).map_err(Trouble::Refused)?;
         let layout = gres::layout(&programs, config, &gres, &told.node);
         amounts::parts(&gres, &layout, told.gpu_memory).map_err(Trouble::Refused)?
     };

@@ -157,7 +157,7 @@ async def scene(hub):
     stopped = jobs()[-1]
     wrong = await refused(hub, "eve", "a dozen")
     # The API takes any JSON from a user.
-    listed = await refused(hub, "eve", ["half"])
+    listed = await refused(hub, "fay", ["half"])
     # The GPU is taken by another job.
     filler = subprocess.Popen([DIVVY, "run", "-g", "0.9", "--", "sleep", "600"])
 

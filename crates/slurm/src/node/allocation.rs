@@ -23,13 +23,26 @@ pub enum Kind {
     Shard,
 }
 
-/// GPUs and shards of a job on a node; other kinds are left out.
+/// GPUs and shards of a job on a node; other kinds are left out. For the first task of an array, and the first job of a
+/// heterogeneous one, Slurm prints the others as well.
 ///
 /// # Errors
-/// In words, when the text has no line of this node.
-pub fn on_node(text: &str, node: &str) -> Result<Vec<Gres>, String> {
+/// In words, when the text has no line of this job and node.
+pub fn on_node(text: &str, job: u32, node: &str) -> Result<Vec<Gres>, String> {
     let mut named = false;
+    let begins = format!("JobId={job}");
+    let mut of_the_job = false;
     for line in text.lines() {
+        if let Some(first) = line
+            .split_whitespace()
+            .next()
+            .filter(|word| word.starts_with("JobId="))
+        {
+            of_the_job = first == begins;
+        }
+        if !of_the_job {
+            continue;
+        }
         let Some(rest) = line.trim().strip_prefix("Nodes=") else {
             continue;
         };
@@ -52,7 +65,9 @@ pub fn on_node(text: &str, node: &str) -> Result<Vec<Gres>, String> {
         true => {
             format!("Slurm shows no GPU of the job on {node}, but gave Prolog one (SLURM_JOB_GPUS)")
         }
-        false => format!("`scontrol -d show job` has no line for the node {node}"),
+        false => {
+            format!("`scontrol -d show job {job}` has no line for job {job} on the node {node}")
+        }
     })
 }
 
@@ -176,6 +191,7 @@ mod tests {
 
     const TWO_NODES: &str = include_str!("../../tests/it/data/job-two-nodes.txt");
     const TWO_NODES_26_05: &str = include_str!("../../tests/it/data/job-two-nodes-26.05.txt");
+    const ARRAY_26_05: &str = include_str!("../../tests/it/data/job-array-26.05.txt");
     const WHOLE: &str = include_str!("../../tests/it/data/job-whole.txt");
 
     #[test]
@@ -187,30 +203,43 @@ mod tests {
             shards: None,
         };
         assert_eq!(
-            on_node(TWO_NODES, "n2").unwrap(),
+            on_node(TWO_NODES, 6, "n2").unwrap(),
             std::slice::from_ref(&shards)
         );
         let newer = Gres {
             shards: Some(vec![(3, 8)]),
             ..shards
         };
-        assert_eq!(on_node(TWO_NODES_26_05, "n2").unwrap(), [newer]);
+        assert_eq!(on_node(TWO_NODES_26_05, 1, "n2").unwrap(), [newer]);
         let whole = Gres {
             kind: Kind::Gpu,
             count: 1,
             gpus: vec![0],
             shards: None,
         };
-        assert_eq!(on_node(WHOLE, "n1").unwrap(), [whole]);
-        let error = on_node(WHOLE, "n2").unwrap_err();
-        assert!(error.contains("no line for the node n2"), "{error}");
+        assert_eq!(on_node(WHOLE, 5, "n1").unwrap(), [whole]);
+        for (job, node) in [(5, "n2"), (55, "n1")] {
+            let error = on_node(WHOLE, job, node).unwrap_err();
+            let part = format!("no line for job {job} on the node {node}");
+            assert!(error.contains(&part), "{error}");
+        }
+    }
+
+    #[test]
+    fn of_an_array_the_line_is_that_of_the_task() {
+        for (job, node, gpu) in [(5, "n2", 1), (8, "n2", 0), (7, "n1", 1), (6, "n1", 0)] {
+            let gres = on_node(ARRAY_26_05, job, node).unwrap();
+            assert_eq!(gres[0].gpus, [gpu], "{job}");
+        }
+        assert!(on_node(ARRAY_26_05, 5, "n1").is_err());
     }
 
     #[test]
     fn lists_of_gres_are_read_and_unknown_forms_are_named() {
         let of = |list: &str| {
             on_node(
-                &format!("     Nodes=n1 CPU_IDs=0 Mem=0 GRES={list}\n"),
+                &format!("JobId=1 JobName=x\n     Nodes=n1 CPU_IDs=0 Mem=0 GRES={list}\n"),
+                1,
                 "n1",
             )
         };

@@ -55,13 +55,13 @@ impl Node {
         self.records().join(format!("{job}.json"))
     }
 
-    /// Has a command of Slurm print a text.
+    /// Has a command of Slurm print a text: `scontrol -d show job N` with the number of the job.
     pub fn answers(&self, name: &str, text: &str) {
         let answer = self.path(&format!("{name}.txt"));
         fs::write(&answer, text).unwrap();
         let log = self.path("calls");
         let script = format!(
-            "#!/bin/sh\necho \"{name} $*\" >> {}\ncat {}\n",
+            "#!/bin/sh\necho \"{name} $*\" >> {}\nsed \"s/^JobId=[0-9]*/JobId=$4/\" {}\n",
             log.display(),
             answer.display()
         );
