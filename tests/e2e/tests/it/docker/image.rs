@@ -82,11 +82,13 @@ fn a_link_of_the_image_leads_no_mount_over_the_limiter() {
             "true",
         ];
         let said = home.divvy(&words).exits(125);
-        assert!(
-            said.stderr.contains("a symlink of the image leads"),
-            "{target}: {}",
-            said.stderr
-        );
+        // Podman does not report every target; then the mount is refused, too.
+        let part = match ENGINE {
+            Kind::Docker => "a symlink of the image leads",
+            Kind::Podman => "symlink",
+        };
+        let is_refused = said.stderr.contains("may not be mounted") && said.stderr.contains(part);
+        assert!(is_refused, "{target}: {}", said.stderr);
     };
     refused("divvy-test-links", "/free/slice");
     refused("divvy-test-links", "/conf");
@@ -161,7 +163,7 @@ fn an_image_with_an_older_glibc_is_refused_with_both_versions() {
 }
 
 #[test]
-fn podman_does_not_say_which_program_a_link_into_a_mount_means() {
+fn a_first_program_behind_a_link_into_a_mount_is_checked() {
     let Some((engine, home)) = scene("a100-80gb:1") else {
         return;
     };
@@ -173,12 +175,12 @@ fn podman_does_not_say_which_program_a_link_into_a_mount_means() {
     let mount = format!("{}:/p", folder.display());
     let words = ["-g", "0.5", "-v", &mount, "divvy-test-first", "/first"];
     let said = home.divvy(&[&["docker", "run"][..], &words].concat());
-    // 3 is the code of the program itself, which no limiter can hold.
-    let code = match ENGINE {
-        Kind::Docker => 125,
-        Kind::Podman => 3,
-    };
-    let _ = said.exits(code);
+    let said = said.exits(125);
+    assert!(
+        said.stderr.contains("/first is statically linked"),
+        "{}",
+        said.stderr
+    );
 }
 
 #[test]
