@@ -410,13 +410,20 @@ impl<'a, 'n> Pass<'a, 'n> {
             .held
             .extend(stay.filter(|held| !gone.contains(&held.job)).cloned());
         after.head = Some(job);
+        let starts = |(decision, Considered { looks, .. }): (Decision, Considered<'_>)| {
+            self.looks.update(|so_far| so_far + looks);
+            decision.starts.iter().any(|start| start.job == job)
+        };
+        let extent = Extent::Until(job);
+        if !self.all_fit_ever {
+            // An instance that lies where a victim does, and is not its own, still takes its place.
+            let empty = NodeUsage::empty(&after.gpus);
+            return starts(run(&after, NodeUsage::of(&after), &empty, false, extent));
+        }
         let leaving = self.snapshot.held.iter().filter(|held| held.leaving);
         let gone = leaving.map(|held| held.job).chain(gone.iter().copied());
         let node = self.node.without(&gone.collect());
-        let (decision, Considered { looks, .. }) =
-            run(&after, node, self.empty, false, Extent::Until(job));
-        self.looks.update(|so_far| so_far + looks);
-        decision.starts.iter().any(|start| start.job == job)
+        starts(run(&after, node, self.empty, false, extent))
     }
 
     /// The job ahead that this job could delay; `None` for a job that does not fit anyway.

@@ -2,6 +2,7 @@
 
 use crate::node;
 
+use divvy_core::mig::{UnallocatedInstance, UnallocatedState};
 use divvy_core::project::{
     Limit, OutOfQuota, Quota, check_quota, quota_exceeded_by_resize, quota_status,
 };
@@ -9,7 +10,7 @@ use divvy_core::units::gpus;
 use divvy_core::{
     Bytes, Gpus, JobId, PendingJob, Preemption, Project, Reason, SchedulingClass, plan, why,
 };
-use node::{Node, amount};
+use node::{Node, amount, cut};
 
 /// A project with a quota.
 fn project(name: &str, quota: &str) -> Project {
@@ -490,6 +491,24 @@ fn whoever_is_leaving_already_is_waited_for_and_nobody_else_is_stopped() {
         node.reason(b),
         "within b's quota (1 of 1 GPUs with it): starts when #2, over quota, is preempted for it"
     );
+}
+
+/// The driver still shows an instance where the job's own lies, as after a failed removal.
+#[test]
+fn no_job_is_preempted_where_its_place_would_not_be_free() {
+    let mut node = node(1, [project("a", "0"), project("b", "1")]);
+    cut(&mut node.snapshot.gpus[0], "a100-40gb");
+    submit(&mut node, 1, "7g.40gb", &owner("a"));
+    node.start();
+    submit(&mut node, 1, "7g.40gb", &owner("b"));
+    assert_eq!(preempted(&node), [1]);
+    let held = node.snapshot.held[0].grants[0].mig.expect("an instance");
+    let inventory = node.snapshot.gpus[0].mig.as_mut().expect("MIG mode");
+    inventory.instances.push(UnallocatedInstance {
+        placement: held.placement,
+        standing: UnallocatedState::Quarantined,
+    });
+    assert_eq!(preempted(&node), [0; 0]);
 }
 
 #[test]
