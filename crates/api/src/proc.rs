@@ -1,6 +1,7 @@
 //! Reader of `/proc/PID/stat` (proc(5)).
 
 use std::fs;
+use std::str::FromStr;
 
 /// The fields of `/proc/PID/stat` from the third on, the state: those before end with the name, which may have spaces in it.
 pub(crate) fn stat(pid: u32) -> Option<String> {
@@ -9,14 +10,24 @@ pub(crate) fn stat(pid: u32) -> Option<String> {
     Some(after.trim_start().to_owned())
 }
 
-/// When a process started, in clock ticks since boot (field 22); `None` without such a process.
-pub fn start_time(pid: u32) -> Option<u64> {
+/// A field of `/proc/PID/stat` by its number in proc(5), from the third on.
+fn field<T: FromStr>(pid: u32, number: usize) -> Option<T> {
     // The state is the third field.
     stat(pid)?
         .split_ascii_whitespace()
-        .nth(22 - 3)?
+        .nth(number - 3)?
         .parse()
         .ok()
+}
+
+/// When a process started, in clock ticks since boot (field 22); `None` without such a process.
+pub fn start_time(pid: u32) -> Option<u64> {
+    field(pid, 22)
+}
+
+/// The parent of a process (field 4), 0 for the first one of the PID namespace; `None` without such a process.
+pub fn parent(pid: u32) -> Option<u32> {
+    field(pid, 4)
 }
 
 #[cfg(test)]
@@ -30,5 +41,12 @@ mod tests {
         let first = start_time(1).unwrap();
         assert!(first <= own, "{first} {own}");
         assert_eq!(start_time(i32::MAX.unsigned_abs()), None);
+    }
+
+    #[test]
+    fn a_process_has_the_parent_that_the_kernel_says() {
+        let own = std::os::unix::process::parent_id();
+        assert_eq!(parent(std::process::id()), Some(own));
+        assert_eq!(parent(0), None);
     }
 }

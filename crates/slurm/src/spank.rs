@@ -36,7 +36,7 @@ pub static PLUGIN_VERSION: AtomicU32 = AtomicU32::new(version(22, 5));
 pub static INTERFACE_VERSION: u32 = 1;
 
 /// The number of libslurm, which `slurm_api_version` answers shifted by 16, and the release with it. The interface of
-/// plugins is the same in these; docs/slurm.md has the tried ones.
+/// plugins is the same in these; docs/slurm.md has the tried ones. The oldest is first.
 const RELEASES: [(c_long, u32); 9] = [
     (37, version(21, 8)),
     (38, version(22, 5)),
@@ -68,10 +68,20 @@ extern "C" fn at_load() {
     match RELEASES.iter().find(|(api, _)| *api == number) {
         Some((_, release)) => PLUGIN_VERSION.store(*release, Ordering::Relaxed),
         // Slurm refuses the plugin then, and names only the release that the plugin seems to have.
-        None => say(&format!(
-            "this plugin serves Slurm 21.08 to 26.05, and not the release with libslurm {number}: install a newer divvy"
-        )),
+        None => {
+            let [(_, oldest), .., (_, newest)] = RELEASES;
+            say(&format!(
+                "this plugin serves Slurm {} to {}, and not the release with libslurm {number}: install a newer divvy",
+                shown(oldest),
+                shown(newest)
+            ));
+        }
     }
+}
+
+/// `26.05`.
+fn shown(release: u32) -> String {
+    format!("{}.{:02}", release >> 16, release >> 8 & 0xff)
 }
 
 /// The address of a function of the loading program; null without one.

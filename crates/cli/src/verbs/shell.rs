@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use divvy_api::client::{Client, WaitFor};
+use divvy_api::proc;
 use divvy_api::v1::{Error, ErrorCode, JobState, Runner, Submit};
 
 use super::reconnect::Reconnect;
@@ -141,14 +142,7 @@ fn has_sibling() -> bool {
     let (me, parent) = (std::process::id(), std::os::unix::process::parent_id());
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.any(|pid| pid != me && parent_of(pid) == Some(parent))
-}
-
-/// The fourth field of `/proc/PID/stat`, counted from the bracket that ends the second (proc(5)).
-fn parent_of(pid: u32) -> Option<u32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, after) = stat.rsplit_once(')')?;
-    after.split_ascii_whitespace().nth(1)?.parse().ok()
+    pids.any(|pid| pid != me && proc::parent(pid) == Some(parent))
 }
 
 /// A shell with a prompt that names its job. The shell reads the variables itself: the job has its number only when it
@@ -217,12 +211,5 @@ mod tests {
     #[test]
     fn a_shell_that_is_not_known_is_started_as_it_is() {
         assert_eq!(command("/opt/bin/xonsh"), ["/opt/bin/xonsh", "-i"]);
-    }
-
-    #[test]
-    fn a_process_has_the_parent_that_the_kernel_says() {
-        let parent = std::os::unix::process::parent_id();
-        assert_eq!(parent_of(std::process::id()), Some(parent));
-        assert_eq!(parent_of(0), None);
     }
 }

@@ -417,8 +417,13 @@ impl<'a, 'n> Pass<'a, 'n> {
         let extent = Extent::Until(job);
         if !self.all_fit_ever {
             // An instance that lies where a victim does, and is not its own, still takes its place.
-            let empty = NodeUsage::empty(&after.gpus);
-            return starts(run(&after, NodeUsage::of(&after), &empty, false, extent));
+            return starts(run(
+                &after,
+                NodeUsage::of(&after),
+                self.empty,
+                false,
+                extent,
+            ));
         }
         let leaving = self.snapshot.held.iter().filter(|held| held.leaving);
         let gone = leaving.map(|held| held.job).chain(gone.iter().copied());

@@ -2,17 +2,20 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::iter::successors;
 use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use divvy_api::proc;
 use rustix::process::geteuid;
 
 use super::config::Config;
 use super::search_path;
 
 /// How many processes lie between this one and slurmd at most: shells of a site's own Prolog.
-const ANCESTORS: u32 = 8;
+const ANCESTORS: usize = 8;
 
 pub struct Programs {
     /// Folders that come before the usual ones.
@@ -24,7 +27,7 @@ impl Programs {
     pub fn new(config: &Config) -> Self {
         let first = match &config.slurm_bin {
             Some(folder) => vec![folder.clone()],
-            None => of_the_caller(Path::new("/proc"), std::os::unix::process::parent_id()),
+            None => of_the_caller(),
         };
         Self { first }
     }
@@ -80,30 +83,25 @@ impl Programs {
 
 /// The folders of the commands beside the slurmd or slurmstepd that is an ancestor of this process: a site may have Slurm
 /// in a folder of its own, or two releases. Empty without one.
-fn of_the_caller(proc: &Path, parent: u32) -> Vec<PathBuf> {
-    let mut process = parent;
-    for _ in 0..ANCESTORS {
-        let folder = proc.join(process.to_string());
-        let Some(parent) = parent_of(&folder) else {
-            break;
-        };
-        let program = fs::read_link(folder.join("exe")).unwrap_or_default();
-        let name = program.file_name().unwrap_or_default().to_string_lossy();
-        // Below sudo, an ancestor may be a program of an ordinary user.
-        let is_ours = fs::metadata(&folder).is_ok_and(|found| found.uid() == geteuid().as_raw());
-        if is_ours && name.starts_with("slurm") {
-            return beside(&program);
-        }
-        process = parent;
-    }
-    Vec::new()
+fn of_the_caller() -> Vec<PathBuf> {
+    let ancestors = successors(Some(parent_id()), |pid| proc::parent(*pid));
+    let folders = ancestors
+        .take(ANCESTORS)
+        .map(|pid| PathBuf::from(format!("/proc/{pid}")));
+    // Below sudo, an ancestor may be a program of an ordinary user.
+    let ours = folders
+        .filter(|folder| fs::metadata(folder).is_ok_and(|found| found.uid() == geteuid().as_raw()));
+    of_programs(ours.filter_map(|folder| fs::read_link(folder.join("exe")).ok()))
 }
 
-/// The `PPid` of a process's status.
-fn parent_of(process: &Path) -> Option<u32> {
-    let status = fs::read_to_string(process.join("status")).ok()?;
-    let mut lines = status.lines();
-    lines.find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
+/// The folders beside the first of these programs that is Slurm's.
+fn of_programs(mut programs: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
+    let is_slurms = |program: &PathBuf| {
+        let name = program.file_name().unwrap_or_default();
+        name.to_string_lossy().starts_with("slurm")
+    };
+    let found = programs.find(is_slurms);
+    found.map_or_else(Vec::new, |program| beside(&program))
 }
 
 /// `/opt/slurm/bin` and `/opt/slurm/sbin` for `/opt/slurm/sbin/slurmd`; empty without scontrol in the first.
@@ -120,39 +118,23 @@ fn beside(program: &Path) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
-
     use super::*;
-
-    /// A process below a folder that stands for `/proc`.
-    fn process(proc: &Path, number: u32, parent: u32, program: &Path) {
-        let folder = proc.join(number.to_string());
-        fs::create_dir(&folder).unwrap();
-        fs::write(
-            folder.join("status"),
-            format!("Name:\tx\nPPid:\t{parent}\n"),
-        )
-        .unwrap();
-        symlink(program, folder.join("exe")).unwrap();
-    }
 
     #[test]
     fn the_commands_are_those_of_the_slurmd_that_calls() {
         let folder = tempfile::tempdir().unwrap();
-        let (proc, slurm) = (folder.path().join("proc"), folder.path().join("slurm"));
-        for made in [&proc, &slurm, &slurm.join("bin")] {
-            fs::create_dir(made).unwrap();
-        }
-        process(&proc, 1, 0, Path::new("/sbin/init"));
-        process(&proc, 5, 1, &slurm.join("sbin/slurmd (deleted)"));
-        process(&proc, 7, 5, Path::new("/bin/sh"));
-        assert_eq!(of_the_caller(&proc, 7), Vec::<PathBuf>::new());
+        let slurm = folder.path().join("slurm");
+        fs::create_dir_all(slurm.join("bin")).unwrap();
+        let [shell, init] = ["/bin/sh", "/sbin/init"].map(PathBuf::from);
+        // Its file was replaced meanwhile.
+        let slurmd = slurm.join("sbin/slurmd (deleted)");
+        let of_hook = || of_programs([&shell, &slurmd, &init].into_iter().cloned());
+        assert_eq!(of_hook(), Vec::<PathBuf>::new());
         fs::write(slurm.join("bin/scontrol"), "").unwrap();
-        let folders = [slurm.join("bin"), slurm.join("sbin")];
-        assert_eq!(of_the_caller(&proc, 7), folders);
+        assert_eq!(of_hook(), [slurm.join("bin"), slurm.join("sbin")]);
         // A shell of the administrator.
-        process(&proc, 8, 1, Path::new("/bin/sh"));
-        assert_eq!(of_the_caller(&proc, 8), Vec::<PathBuf>::new());
-        assert_eq!(of_the_caller(&proc, 99), Vec::<PathBuf>::new());
+        let of_shell = of_programs([shell, init].into_iter());
+        assert_eq!(of_shell, Vec::<PathBuf>::new());
+        assert_eq!(of_programs(std::iter::empty()), Vec::<PathBuf>::new());
     }
 }
