@@ -355,10 +355,8 @@ mod tests {
 
     impl Group {
         fn new(name: &str) -> Option<Self> {
-            let root = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"]
-                .into_iter()
-                .find(|root| Path::new(root).join("cgroup.procs").exists())?;
-            let path = Path::new(root).join(format!("divvy-test-{name}-{}", std::process::id()));
+            let root = divvy_testkit::cgroup2_root()?;
+            let path = root.join(format!("divvy-test-{name}-{}", std::process::id()));
             fs::create_dir(&path).ok()?;
             Some(Self(path))
         }

@@ -15,6 +15,7 @@
 //! page                   a running `divvy web`, and HTTP by hand
 //! markers                the part of a document that a program writes
 //! links                  a folder of symbolic links, made once for all test processes
+//! cgroup2_root           the root of control groups of version 2
 //! programs               the folder of the programs and libraries that this workspace builds
 //! signals                the dispositions with which an interactive shell starts a program
 //! ```
@@ -22,6 +23,7 @@
 //! A test never sleeps for a fixed time. `clippy.toml` lists the calls that block without a bound; the test programs forbid them.
 #![forbid(unsafe_code)]
 
+mod cgroups;
 mod command_output;
 mod compile;
 pub mod failpoints;
@@ -38,6 +40,7 @@ mod rng;
 pub mod signals;
 mod wait;
 
+pub use cgroups::cgroup2_root;
 pub use command_output::CommandOutput;
 pub use compile::{compiled, filled, links, written};
 pub use home::{Daemon, Home, can_be_users};

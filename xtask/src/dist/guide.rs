@@ -19,8 +19,15 @@ const MOST: usize = 10;
 /// The guide takes seconds; a machine that is busy takes longer.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Roots of control groups version 2.
-const CGROUPS: [&str; 2] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
+/// The root of control groups version 2, by the type of its file system: a file of any name may lie on a tmpfs.
+fn cgroup2_root() -> Option<String> {
+    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let (folder, kind) = (fields.next()?, fields.next()?);
+        (kind == "cgroup2").then(|| folder.to_owned())
+    })
+}
 
 /// The commands of the guide, in order.
 fn commands(page: &str) -> Result<Vec<String>> {
@@ -35,10 +42,7 @@ fn commands(page: &str) -> Result<Vec<String>> {
 
 /// Follows the guide in a copy of this root.
 pub fn follow(dist: &Path, debian: &Path, place: &Path) -> Result<()> {
-    let Some(cgroups) = CGROUPS
-        .iter()
-        .find(|root| Path::new(root).join("cgroup.procs").exists())
-    else {
+    let Some(cgroups) = cgroup2_root() else {
         eprintln!("   SKIPPED: the administrator's guide: no cgroup v2");
         return Ok(());
     };
@@ -61,13 +65,13 @@ pub fn follow(dist: &Path, debian: &Path, place: &Path) -> Result<()> {
     let mut machine = Command::new("sh")
         .arg(root().join("tests/systemd/boot.sh"))
         .args([&own, &results])
-        .arg(cgroups)
+        .arg(&cgroups)
         .arg(root().join("xtask/src/dist/fill_guide.sh"))
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
         .stderr(output)
         .spawn()?;
-    let group = Path::new(cgroups).join(format!("divvy-test-systemd-{}", machine.id()));
+    let group = Path::new(&cgroups).join(format!("divvy-test-systemd-{}", machine.id()));
     let begin = Instant::now();
     let ended = results.join("end");
     while !ended.exists() && begin.elapsed() < PATIENCE && machine.try_wait()?.is_none() {

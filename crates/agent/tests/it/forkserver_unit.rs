@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 
 use divvy_api::v1::{JobState, Submit};
-use divvy_testkit::{Bounded as _, Home, Rng, divvy, ended, in_state, log, quarter, script, until};
+use divvy_testkit::{
+    Bounded as _, Home, Rng, cgroup2_root, divvy, ended, in_state, log, quarter, script, until,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::mount_bind;
 use rustix::net::{
@@ -200,11 +202,7 @@ mod exhaustive {
     /// The checks are those of `checks.sh`; here is only how they end.
     #[test]
     fn the_units_do_under_systemd_what_they_promise() {
-        let roots = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
-        let groups = roots
-            .into_iter()
-            .find(|root| Path::new(root).join("cgroup.procs").exists());
-        let (Some(groups), true) = (groups, geteuid().is_root()) else {
+        let (Some(groups), true) = (cgroup2_root(), geteuid().is_root()) else {
             eprintln!("SKIPPED: only root can run systemd in namespaces, and with cgroup v2");
             return;
         };
@@ -216,7 +214,7 @@ mod exhaustive {
             .arg(ours.join("../../tests/systemd/boot.sh"))
             .arg(results.path().join("memory/root"))
             .arg(results.path())
-            .arg(groups)
+            .arg(&groups)
             .arg(scripts.join("fill.sh"))
             .arg(divvy().parent().unwrap())
             .arg(ours.join("../../deploy/systemd"))
@@ -226,11 +224,8 @@ mod exhaustive {
             .stderr(output)
             .spawn()
             .unwrap();
-        let group = format!("{groups}/divvy-test-systemd-{}", process.id());
-        let mut machine = Machine {
-            process,
-            group: group.into(),
-        };
+        let group = groups.join(format!("divvy-test-systemd-{}", process.id()));
+        let mut machine = Machine { process, group };
         let there = |name: &str| results.path().join(name).exists();
         let read = |name: &str| fs::read_to_string(results.path().join(name)).unwrap_or_default();
         until("systemd has started, or cannot", || {

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use divvy_e2e::{CommandOutput, GIB, Home, until};
-use divvy_testkit::{Bounded as _, can_be_users};
+use divvy_testkit::{Bounded as _, can_be_users, cgroup2_root};
 use serde_json::Value;
 
 /// Users that no user database has.
@@ -84,9 +84,7 @@ struct Group(PathBuf);
 
 impl Group {
     fn name(name: &str) -> Option<PathBuf> {
-        let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(PathBuf::from);
-        let is_there = |root: &PathBuf| root.join("cgroup.procs").exists();
-        let Some(root) = roots.into_iter().find(is_there) else {
+        let Some(root) = cgroup2_root() else {
             eprintln!("SKIPPED: this machine has no cgroup v2");
             return None;
         };
