@@ -12,8 +12,10 @@ use crate::orphans::kill_descendants;
 /// How long a test waits for one thing, in seconds of real time: far longer than it takes on a machine that is busy with other work.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Between two looks at a condition that nothing announces.
-const POLL: Duration = Duration::from_millis(2);
+/// The shortest and the longest pause between two looks at a condition that nothing announces. A look is often a call of
+/// the daemon or a whole `divvy`, 10 ms of the processor: at 2 ms throughout, looks took most of it from the tests beside
+/// them. A twentieth of a second delays no test for long.
+const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(50)];
 
 /// How long a call may go on after the processes that it waits for were killed.
 const GRACE: Duration = Duration::from_secs(5);
@@ -49,13 +51,13 @@ impl<T> Look for Option<T> {
 /// When neither came within [`PATIENCE`]; the message names `what`.
 #[track_caller]
 pub fn until<L: Look>(what: impl Display, mut look: impl FnMut() -> L) -> L::Found {
-    let deadline = Instant::now() + PATIENCE;
+    let began = Instant::now();
     loop {
         if let Some(found) = look().found() {
             return found;
         }
-        assert!(Instant::now() < deadline, "{}", in_vain(&what));
-        thread::sleep(POLL);
+        assert!(began.elapsed() < PATIENCE, "{}", in_vain(&what));
+        thread::sleep(pause(began));
     }
 }
 
@@ -64,15 +66,21 @@ pub fn until<L: Look>(what: impl Display, mut look: impl FnMut() -> L) -> L::Fou
 /// # Panics
 /// When no value came within [`PATIENCE`]; the message names `what`.
 pub async fn until_async<T>(what: impl Display, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let began = Instant::now();
     loop {
         let looked = tokio::time::timeout(PATIENCE, look()).await;
         if let Some(found) = looked.unwrap_or_else(|_| panic!("{}", in_vain(&what))) {
             return found;
         }
-        assert!(Instant::now() < deadline, "{}", in_vain(&what));
-        tokio::time::sleep(POLL).await;
+        assert!(began.elapsed() < PATIENCE, "{}", in_vain(&what));
+        tokio::time::sleep(pause(began)).await;
     }
+}
+
+/// A tenth of the time that the wait has taken: it ends at most that much later than it could.
+fn pause(began: Instant) -> Duration {
+    let [shortest, longest] = PAUSES;
+    (began.elapsed() / 10).clamp(shortest, longest)
 }
 
 /// Runs a call that blocks on another process: a pipe, a socket, its end. If the call has not returned after [`PATIENCE`], every process that
