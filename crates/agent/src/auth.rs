@@ -33,7 +33,8 @@ pub enum JobRelation {
 pub fn required_role(verb: Verb, whose: JobRelation) -> Role {
     match (verb, whose) {
         (Verb::View, _) | (Verb::Read, JobRelation::Own) => Role::Viewer,
-        (Verb::Submit, _) | (Verb::Change | Verb::Exec, JobRelation::Own) => Role::User,
+        (Verb::Submit | Verb::ChangeSelected, _)
+        | (Verb::Change | Verb::Exec, JobRelation::Own) => Role::User,
         (Verb::Read | Verb::Change, JobRelation::Others | JobRelation::None)
         | (Verb::CleanUp, _) => Role::Operator,
         // An operator stops others' jobs, and is not their user.
@@ -65,6 +66,7 @@ impl Caller {
             (Verb::Read, JobRelation::Others) => "the output of this job belongs to another user",
             (Verb::Change | Verb::Exec, JobRelation::Others) => "this job belongs to another user",
             (Verb::Submit, _) => "viewers cannot submit jobs",
+            (Verb::ChangeSelected, _) => "viewers cannot change jobs",
             (Verb::Administer, _) => "this changes the node for all users",
             _ => "this concerns the jobs of all users",
         };
@@ -127,6 +129,9 @@ mod tests {
         change  none    --oa
         change  own     -uoa
         change  others  --oa
+        select  none    -uoa
+        select  own     -uoa
+        select  others  -uoa
         enter   none    ---a
         enter   own     -uoa
         enter   others  ---a

@@ -16,6 +16,7 @@ mod exec;
 mod health;
 mod history;
 mod job_list;
+mod jobs_change;
 mod kept_orders;
 mod list_writer;
 mod log;
@@ -30,7 +31,7 @@ mod usage;
 mod user_permits;
 mod web;
 
-use crate::controller::request::{ArrayAct, Milestone, ProjectAct, Reply};
+use crate::controller::request::{Act, Milestone, ProjectAct, Reply};
 use std::os::unix::net::UnixListener as StdListener;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -137,7 +138,10 @@ pub async fn serve(
             "/v1/projects/{project}",
             post(add_project).patch(set_project).delete(remove_project),
         )
-        .route("/v1/jobs", get(job_list::jobs).post(submit))
+        .route(
+            "/v1/jobs",
+            get(job_list::jobs).post(submit).patch(jobs_change::change),
+        )
         .route("/v1/jobs/{job}", get(job))
         .route("/v1/jobs/{job}/why", get(why))
         .route("/v1/jobs/{job}/wait", get(wait))
@@ -482,7 +486,7 @@ async fn cancel(
         caller: &caller,
     };
     let by = Box::new(caller.clone());
-    act_on_jobs(asks, &reference, ArrayAct::Cancel, |reference, reply| {
+    act_on_jobs(asks, &reference, Act::Cancel, |reference, reply| {
         Message::Cancel {
             reference,
             by,
@@ -496,7 +500,7 @@ async fn cancel(
 async fn act_on_jobs(
     asks: CallContext<'_>,
     reference: &str,
-    act: ArrayAct,
+    act: Act,
     one: impl FnOnce(String, Reply<v1::Job>) -> Message,
 ) -> Result<Response, ApiError> {
     match resolve(asks.api, reference).await? {
@@ -576,8 +580,8 @@ async fn pause(
     suspend: bool,
 ) -> Result<Response, ApiError> {
     let act = match suspend {
-        true => ArrayAct::Suspend,
-        false => ArrayAct::Resume,
+        true => Act::Suspend,
+        false => Act::Resume,
     };
     act_on_jobs(asks, reference, act, |reference, reply| Message::Pause {
         reference,
@@ -599,7 +603,7 @@ async fn requeue(
         caller: &caller,
     };
     let by = Box::new(caller.clone());
-    act_on_jobs(asks, &reference, ArrayAct::Requeue, |reference, reply| {
+    act_on_jobs(asks, &reference, Act::Requeue, |reference, reply| {
         Message::Requeue {
             reference,
             by,

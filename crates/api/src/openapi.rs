@@ -27,6 +27,8 @@ pub fn document() -> Value {
         add::<v1::Resize>,
         add::<v1::JobChange>,
         add::<v1::Suspend>,
+        add::<v1::JobsChange>,
+        add::<v1::JobsChanged>,
         add::<v1::Confirm>,
         add::<v1::Exec>,
         add::<v1::SignalJob>,

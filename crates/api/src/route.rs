@@ -107,6 +107,37 @@ const FOLLOW: Parameter = Parameter {
     kind: Kind::Flag,
 };
 
+const STATE: Parameter = Parameter {
+    name: "state",
+    about: "Only jobs in these states or with these reasons of the end, separated by commas, whatever `all` is: `queued,running`, `failed`",
+    kind: Kind::Text,
+};
+const PROJECT: Parameter = Parameter {
+    name: "project",
+    about: "Only jobs of this project; empty: jobs without a project",
+    kind: Kind::Text,
+};
+const QUEUE: Parameter = Parameter {
+    name: "queue",
+    about: "Only jobs of this queue",
+    kind: Kind::Text,
+};
+const GPU: Parameter = Parameter {
+    name: "gpu",
+    about: "Only jobs with a slice on this GPU, or that had one when they ended: an index or a UUID",
+    kind: Kind::Text,
+};
+const NAME: Parameter = Parameter {
+    name: "name",
+    about: "Only jobs of this name; `*` stands for any text",
+    kind: Kind::Text,
+};
+const TEXT: Parameter = Parameter {
+    name: "text",
+    about: "Only jobs with this text in the number, name, user, queue or project, without regard to case",
+    kind: Kind::Text,
+};
+
 /// The table.
 pub const ROUTES: &[Route] = &[
     get(
@@ -319,41 +350,17 @@ pub const ROUTES: &[Route] = &[
                 about: "One line for each job (`Brief`): the columns of a table, without fields that are null, false or empty",
                 kind: Kind::Flag,
             },
-            Parameter {
-                name: "state",
-                about: "Only jobs in these states or with these reasons of the end, separated by commas, whatever `all` is: `queued,running`, `failed`",
-                kind: Kind::Text,
-            },
+            STATE,
             Parameter {
                 name: "user",
                 about: "Only jobs of this user: a name or a uid",
                 kind: Kind::Text,
             },
-            Parameter {
-                name: "project",
-                about: "Only jobs of this project; empty: jobs without a project",
-                kind: Kind::Text,
-            },
-            Parameter {
-                name: "queue",
-                about: "Only jobs of this queue",
-                kind: Kind::Text,
-            },
-            Parameter {
-                name: "gpu",
-                about: "Only jobs with a slice on this GPU, or that had one when they ended: an index or a UUID",
-                kind: Kind::Text,
-            },
-            Parameter {
-                name: "name",
-                about: "Only jobs of this name; `*` stands for any text",
-                kind: Kind::Text,
-            },
-            Parameter {
-                name: "text",
-                about: "Only jobs with this text in the number, name, user, queue or project, without regard to case",
-                kind: Kind::Text,
-            },
+            PROJECT,
+            QUEUE,
+            GPU,
+            NAME,
+            TEXT,
             Parameter {
                 name: "since",
                 about: "Only jobs that had not ended at this time (RFC 3339), and also those that have ended since",
@@ -389,6 +396,37 @@ pub const ROUTES: &[Route] = &[
             "/v1/jobs",
             "Submit a job; the answer follows after the journal is on disk. For an array the answer is its first job",
             JOBS,
+        )
+    },
+    Route {
+        method: "PATCH",
+        query: &[
+            Parameter {
+                name: "state",
+                about: "Only jobs in these states, separated by commas; a selected job that the action cannot change is refused. Absent: \
+                        only jobs that the action can change",
+                kind: Kind::Text,
+            },
+            Parameter {
+                name: "user",
+                about: "Jobs of this user, a name or a uid. Absent: the caller's own jobs",
+                kind: Kind::Text,
+            },
+            PROJECT,
+            QUEUE,
+            GPU,
+            NAME,
+            TEXT,
+        ],
+        body: Body::Json("JobsChange"),
+        ..get(
+            "/v1/jobs",
+            "One action on all jobs that the query selects and that have not ended, decided at once; the answer follows after the journal \
+             is on disk",
+            Answer::List {
+                of: "JobsChanged",
+                kind: "JobsChange",
+            },
         )
     },
     get(

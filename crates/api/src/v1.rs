@@ -3,6 +3,7 @@
 //! Memory is integer bytes, shares are thousandths of one GPU, times are RFC 3339 UTC, enums are snake_case, ids are
 //! strings. Every read answers `{"schema":"divvy/v1","kind":…,"items":[…]}`, every failure `{"error":{…}}`.
 
+pub mod action;
 pub mod advice;
 pub mod board;
 pub mod brief;
@@ -31,6 +32,7 @@ pub mod selftest;
 pub mod usage;
 pub mod web;
 
+pub use action::{JobAction, JobsChange, JobsChanged};
 pub use advice::Advice;
 pub use board::{
     Board, BoardChange, BoardGpu, BoardInstance, BoardJob, BoardMig, BoardQueue, BoardShare,
@@ -82,7 +84,7 @@ pub const SCHEMA: &str = "divvy/v1";
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct List<T> {
     pub schema: String,
-    /// `JobList`, `GpuList`, `QueueList`, `EventList`, `Why`, `Node`, `Selftest`, `Replay`, `Doctor`, `Oom`, `AdviceList`,
+    /// `JobList`, `JobsChange`, `GpuList`, `QueueList`, `EventList`, `Why`, `Node`, `Selftest`, `Replay`, `Doctor`, `Oom`, `AdviceList`,
     /// `MigInstanceList`, `MigPlan`, `GpuChange`, `DockerArgs`, `ProjectList`, `UsageList`, `ClaimList`, `MigPlacementList`,
     /// `ConfigList`, `ConfigReload`, `Board`, `History`.
     pub kind: String,

@@ -11,6 +11,8 @@ pub enum Verb {
     Submit,
     /// Stop, resize or otherwise act on a job.
     Change,
+    /// Act on the jobs that match a filter, each of which is a [`Verb::Change`].
+    ChangeSelected,
     /// Run a program as a job's user, with all that the job has.
     Exec,
     /// Remove unused objects.
@@ -21,11 +23,12 @@ pub enum Verb {
 
 #[cfg(test)]
 impl Verb {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::View,
         Self::Read,
         Self::Submit,
         Self::Change,
+        Self::ChangeSelected,
         Self::Exec,
         Self::CleanUp,
         Self::Administer,
@@ -37,6 +40,7 @@ impl Verb {
             Self::Read => "read",
             Self::Submit => "submit",
             Self::Change => "change",
+            Self::ChangeSelected => "select",
             Self::Exec => "enter",
             Self::CleanUp => "tidy",
             Self::Administer => "govern",
@@ -99,6 +103,8 @@ pub fn known(method: &str, path: &str) -> Option<Verb> {
         ("DELETE", Some("v1"), Some("claims"), Some(_)) => Some(Verb::Submit),
         ("PUT", Some("v1"), Some("claims"), Some(_)) => Some(Verb::Administer),
         ("POST", Some("v1"), Some("jobs"), None) => Some(Verb::Submit),
+        // The controller checks the owner of each selected job.
+        ("PATCH", Some("v1"), Some("jobs"), None) => Some(Verb::ChangeSelected),
         ("POST", Some("v1"), Some("mig"), Some("gc")) => Some(Verb::CleanUp),
         ("PATCH", Some("v1"), Some("gpus"), Some(_))
         | ("GET" | "HEAD", Some("v1"), Some("config"), None)
@@ -169,6 +175,7 @@ mod tests {
                 "POST /v1/jobs/{job}/suspend",
             ],
         ),
+        (Verb::ChangeSelected, &["PATCH /v1/jobs"]),
         (Verb::Exec, &["POST /v1/jobs/{job}/exec"]),
         (Verb::CleanUp, &["POST /v1/mig/gc"]),
         (
@@ -210,7 +217,6 @@ mod tests {
             ("GET", "/v1/jobs/7/environment"),
             ("GET", "/v2/jobs"),
             ("GET", "/v1//jobs"),
-            ("PATCH", "/v1/jobs"),
         ] {
             assert_eq!(
                 for_request(method, path),

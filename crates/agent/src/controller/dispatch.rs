@@ -4,11 +4,11 @@ use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::JobId;
 
 use crate::controller::admission::submit::SubmitOutcome;
-use crate::controller::admission::{array, file_projects, projects, submit};
+use crate::controller::admission::{file_projects, projects, submit};
 use crate::controller::effects::{Effects, JobReply};
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{
-    cancel, change, confirm, forget, hold, job_sync, offload, pause, resize,
+    cancel, change, confirm, forget, hold, job_sync, offload, pause, resize, selection,
 };
 use crate::controller::mailbox::Message;
 use crate::controller::mig::{mode, report};
@@ -84,14 +84,14 @@ pub(super) fn handle(
             })?;
             fx.replies.job(reply, result);
         }
-        Message::Array {
-            array,
+        Message::Act {
+            selection,
             act,
             by,
             reply,
         } => {
-            let result = array::act_on_array(state, fx, io, array, &act, &by)?;
-            fx.replies.arrays.push((reply, result));
+            let result = selection::act(state, fx, io, &selection, &act, &by)?;
+            fx.replies.acts.push((reply, result));
         }
         Message::DefineProjects => file_projects::define(state, fx, io)?,
         // The controller applies it itself, since it changes the configuration.

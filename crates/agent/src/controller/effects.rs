@@ -8,7 +8,7 @@ use divvy_core::JobId;
 
 use crate::controller::io::Io;
 use crate::controller::query::job_summary::JobSummary;
-use crate::controller::request::Reply;
+use crate::controller::request::{ActOutcome, Reply};
 use crate::controller::state::State;
 use crate::gpu::mig::MigCommand;
 use crate::host::clock::{Instant, now};
@@ -79,8 +79,8 @@ pub struct Replies {
     pub milestones: Vec<JobId>,
     /// Replies with one job.
     pub jobs: Vec<JobReply>,
-    /// Replies with jobs of an array.
-    pub arrays: Vec<ArrayReply>,
+    /// Replies with the jobs of a selection.
+    pub acts: Vec<ActReply>,
     /// Replies with a project.
     pub projects: Vec<ProjectReply>,
     /// Replies to held or refused claims.
@@ -106,8 +106,11 @@ pub type ProjectReply = (
     Result<divvy_api::v1::Project, Error>,
 );
 
-/// Changed jobs of an array, and their caller.
-pub type ArrayReply = (Reply<Vec<JobSummary>>, Result<Vec<JobId>, Error>);
+/// What an act did to a selection, and its caller.
+pub type ActReply = (
+    Reply<ActOutcome<JobSummary>>,
+    Result<ActOutcome<JobId>, Error>,
+);
 
 /// A job, or why there is none, for its caller.
 pub struct JobReply {

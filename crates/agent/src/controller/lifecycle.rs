@@ -16,5 +16,6 @@ pub(in crate::controller) mod pause;
 pub(in crate::controller) mod requeue;
 pub(in crate::controller) mod resize;
 pub(in crate::controller) mod schedule;
+pub(in crate::controller) mod selection;
 pub(in crate::controller) mod start;
 pub(in crate::controller) mod time_limits;

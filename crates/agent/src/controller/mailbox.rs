@@ -23,7 +23,9 @@ use crate::controller::effects::StateQuery;
 use crate::controller::query::job_summary::JobSummary;
 use crate::controller::query::queries::Queries;
 use crate::controller::reload::Reread;
-use crate::controller::request::{ArrayAct, Milestone, ProjectAct, Reply};
+use crate::controller::request::{
+    Act, ActOutcome, MatchingJobs, Milestone, ProjectAct, Reply, Selection,
+};
 use crate::gpu::mig::MigReport;
 use crate::gpu::sample::NodeSample;
 use crate::host::account::UserAccount;
@@ -65,12 +67,12 @@ pub enum Message {
         by: Box<Caller>,
         reply: Reply<Job>,
     },
-    /// Applies one act to the jobs of an array, in one round; replies with the jobs that accepted it.
-    Array {
-        array: JobId,
-        act: ArrayAct,
+    /// Applies one act to the jobs of a selection, in one round; replies with the jobs that accepted it.
+    Act {
+        selection: Selection,
+        act: Act,
         by: Box<Caller>,
-        reply: Reply<Vec<JobSummary>>,
+        reply: Reply<ActOutcome<JobSummary>>,
     },
     /// Adds, changes or removes a project.
     Project {
@@ -187,14 +189,14 @@ impl Message {
             | Self::Resize { reply, .. } => drop(reply.send(Err(error))),
             Self::Project { reply, .. } => drop(reply.send(Err(error))),
             Self::HoldClaim { reply, .. } => drop(reply.send(Err(error))),
-            Self::Array { act, reply, .. } if act != ArrayAct::Cancel => {
+            Self::Act { act, reply, .. } if act != Act::Cancel => {
                 drop(reply.send(Err(error)));
             }
             Self::GpuMode { reply, .. } => drop(reply.send(Err(error))),
             Self::MigGc { reply, .. } => drop(reply.send(Err(error))),
             other @ (Self::Submit { .. }
             | Self::Cancel { .. }
-            | Self::Array { .. }
+            | Self::Act { .. }
             | Self::DefineProjects
             | Self::Reload { .. }
             | Self::ReleaseClaim { .. }
@@ -222,6 +224,13 @@ impl Message {
                 act: ProjectAct::Add(change) | ProjectAct::Set(change),
                 ..
             } => written(change),
+            Self::Act {
+                selection:
+                    Selection::Matching(MatchingJobs {
+                        only: Some(only), ..
+                    }),
+                ..
+            } => (only.len() * size_of::<JobId>()) as u64,
             // A reference has a limit of a few kilobytes, and the rest is smaller.
             _ => 0,
         };

@@ -1,7 +1,13 @@
 //! Requests: the acts and milestones that messages carry, and the channel of a reply.
 
-use divvy_api::v1::{Error, JobChange, ProjectChange};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use divvy_api::v1::{Error, JobAction, JobChange, ProjectChange};
+use divvy_core::JobId;
 use tokio::sync::oneshot;
+
+use crate::model::job_filter::JobFilter;
 
 /// The channel for a reply; the caller may be gone.
 pub type Reply<T> = oneshot::Sender<Result<T, Error>>;
@@ -21,9 +27,26 @@ pub enum Milestone {
     Ended,
 }
 
-/// An act on every job of an array that accepts it.
+/// The jobs that one act is for.
+#[derive(Clone, Debug)]
+pub enum Selection {
+    /// Jobs of this array.
+    Array(JobId),
+    /// Jobs that match.
+    Matching(MatchingJobs),
+}
+
+/// Jobs that match a filter and have not ended.
+#[derive(Clone, Debug)]
+pub struct MatchingJobs {
+    pub filter: Arc<JobFilter>,
+    /// Other jobs are not selected.
+    pub only: Option<BTreeSet<JobId>>,
+}
+
+/// An act on every job of a selection that accepts it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ArrayAct {
+pub enum Act {
     Cancel,
     Requeue,
     Suspend,
@@ -33,10 +56,32 @@ pub enum ArrayAct {
     Change(Box<JobChange>),
 }
 
+/// What an act did to the jobs of a selection.
+#[derive(Debug)]
+pub struct ActOutcome<T> {
+    /// The jobs that accepted it, oldest first.
+    pub done: Vec<T>,
+    /// Why each other job refused it, the oldest job first.
+    pub refused: Vec<Error>,
+}
+
 /// An act on a project.
 #[derive(Clone, Debug)]
 pub enum ProjectAct {
     Add(ProjectChange),
     Set(ProjectChange),
     Remove,
+}
+
+impl From<JobAction> for Act {
+    fn from(action: JobAction) -> Self {
+        match action {
+            JobAction::Cancel => Self::Cancel,
+            JobAction::Requeue => Self::Requeue,
+            JobAction::Suspend => Self::Suspend,
+            JobAction::Resume => Self::Resume,
+            JobAction::Hold => Self::Hold,
+            JobAction::Release => Self::Release,
+        }
+    }
 }

@@ -5,7 +5,7 @@ use crate::controller::io::Io;
 use crate::controller::lifecycle::{confirm, offload, start};
 use crate::controller::mig::claim;
 use crate::controller::query::{reference, summary};
-use crate::controller::request::{Milestone, Reply};
+use crate::controller::request::{ActOutcome, Milestone, Reply};
 use crate::controller::runtime::Waiter;
 use crate::controller::state::{Jobs, State};
 use crate::controller::{active_set, query};
@@ -95,8 +95,11 @@ pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, i
             let _ = reply.send(job);
         }
     }
-    for (reply, result) in std::mem::take(&mut fx.replies.arrays) {
-        let _ = reply.send(result.map(|jobs| summary::summaries_of(state, io, &jobs)));
+    for (reply, result) in std::mem::take(&mut fx.replies.acts) {
+        let _ = reply.send(result.map(|outcome| ActOutcome {
+            done: summary::summaries_of(state, io, &outcome.done),
+            refused: outcome.refused,
+        }));
     }
     for (reply, result) in std::mem::take(&mut fx.replies.projects) {
         let _ = reply.send(result);

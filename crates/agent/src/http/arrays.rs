@@ -1,7 +1,7 @@
 //! Routes for all jobs of an array. Each answers a list of jobs, and a header names the array.
 
 use crate::controller::query::job_summary::JobSummary;
-use crate::controller::request::{ArrayAct, Milestone};
+use crate::controller::request::{Act, ActOutcome, Milestone, Selection};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::http::HeaderValue;
 use axum::http::header::HeaderName;
 use axum::response::{IntoResponse, Response};
-use divvy_api::v1::{self, ErrorCode};
+use divvy_api::v1::{self, Error, ErrorCode};
 use divvy_core::JobId;
 use tokio::task::JoinSet;
 
@@ -56,45 +56,39 @@ impl CallContext<'_> {
         Ok(named(array, answer.await?))
     }
 
-    /// Does the same to every job of an array that it can be done to; answers these.
-    pub async fn act(self, array: JobId, act: ArrayAct) -> Result<Response, ApiError> {
+    /// Applies an act to every job of an array that accepts it; answers these.
+    pub async fn act(self, array: JobId, act: Act) -> Result<Response, ApiError> {
         let turn = list_writer::turn_of(self.caller).await?;
+        let changed = self.apply(Selection::Array(array), act).await?.done;
+        let answer = list_writer::job_list_response(
+            Arc::clone(&self.api.home),
+            self.visibility,
+            changed,
+            turn,
+        );
+        Ok(named(array, answer.await?))
+    }
+
+    /// Applies an act to the jobs of a selection in one round of the controller.
+    pub async fn apply(
+        &self,
+        selection: Selection,
+        act: Act,
+    ) -> Result<ActOutcome<JobSummary>, Error> {
         let by = Box::new(self.caller.clone());
-        let ask = (self.api.mailbox).request(|reply| Message::Array {
-            array,
+        let request = (self.api.mailbox).request(|reply| Message::Act {
+            selection,
             act,
             by,
             reply,
         });
-        let jobs = ask.await?;
-        let answer =
-            list_writer::job_list_response(Arc::clone(&self.api.home), self.visibility, jobs, turn);
-        Ok(named(array, answer.await?))
+        request.await
     }
 
     /// Suspends every running job of an array and offloads its memory; answers once that is done or given up for each.
     pub async fn release(self, array: JobId) -> Result<Response, ApiError> {
-        let running = self
-            .api
-            .mailbox
-            .query(move |queries| Ok(queries.running_of_array(array)));
-        let mut asked = JoinSet::new();
-        for job in running.await? {
-            let (mailbox, reference) = (self.api.mailbox.clone(), job.to_string());
-            asked.spawn(async move {
-                let ask = mailbox.request(|reply| Message::Offload { reference, reply });
-                ask.await
-            });
-        }
-        let (mut done, mut refused) = (Vec::new(), None);
-        while let Some(answer) = asked.join_next().await {
-            match answer.map_err(|error| internal(&error))? {
-                Ok(job) => done.push(job),
-                Err(error) => refused = Some(error),
-            }
-        }
-        done.sort_by_key(|job| job.array.as_ref().map(|task| task.index));
-        if done.is_empty() {
+        let mut outcome = self.offload(Selection::Array(array)).await?;
+        if outcome.done.is_empty() {
             let none = || {
                 v1::Error::new(
                     ErrorCode::Conflict,
@@ -102,9 +96,41 @@ impl CallContext<'_> {
                 )
                 .hint(format!("`divvy ps {array}` lists the states of its jobs"))
             };
-            return Err(refused.unwrap_or_else(none).into());
+            return Err(outcome.refused.drain(..).next().unwrap_or_else(none).into());
         }
-        Ok(named(array, list("JobList", done)?.into_response()))
+        (outcome.done).sort_by_key(|job| job.array.as_ref().map(|task| task.index));
+        Ok(named(array, list("JobList", outcome.done)?.into_response()))
+    }
+
+    /// Suspends the jobs of a selection and offloads their memory, each by a message of its own; returns once that is done
+    /// or given up for each. A job that ends meanwhile is in neither list.
+    pub async fn offload(&self, selection: Selection) -> Result<ActOutcome<v1::Job>, ApiError> {
+        let by = self.caller.clone();
+        let selected = (self.api.mailbox).query(move |queries| queries.offloaded(&selection, &by));
+        let selected = selected.await?;
+        let mut offloads = JoinSet::new();
+        for job in selected.done {
+            let (mailbox, reference) = (self.api.mailbox.clone(), job.to_string());
+            offloads.spawn(async move {
+                let offload = mailbox.request(|reply| Message::Offload { reference, reply });
+                (job, offload.await)
+            });
+        }
+        let (mut done, mut failed) = (Vec::new(), Vec::new());
+        while let Some(answer) = offloads.join_next().await {
+            match answer.map_err(|error| internal(&error))? {
+                (_, Ok(job)) => done.push(job),
+                (job, Err(error)) => failed.push((job, error)),
+            }
+        }
+        failed.sort_by_key(|(job, _)| *job);
+        let failed = (self.api.mailbox).query(move |queries| {
+            failed.retain(|(job, _)| queries.lives(*job));
+            Ok(failed)
+        });
+        let mut refused = selected.refused;
+        refused.extend(failed.await?.into_iter().map(|(_, error)| error));
+        Ok(ActOutcome { done, refused })
     }
 }
 

@@ -69,7 +69,7 @@ macro_rules! brought {
 }
 
 brought! {
-    LARGE: Submit Confirm Exec;
+    LARGE: Submit Confirm Exec JobsChange;
     SMALL: Claim GpuChange JobChange MigGc MigWanted ProjectChange Resize SignalJob Suspend;
 }
 

@@ -14,7 +14,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use divvy_api::home::Home;
 use divvy_api::v1::brief::Lines;
-use divvy_api::v1::{Error, ErrorCode, List};
+use divvy_api::v1::{Error, ErrorCode, JobsChanged, List};
 use http_body_util::channel::{Channel, Sender};
 
 use super::body::ApiError;
@@ -22,6 +22,7 @@ use super::redact::{AlreadyRedacted, Visibility};
 use super::user_permits::{UserPermit, UserSemaphores};
 use super::{internal, run_blocking};
 use crate::auth::Caller;
+use crate::controller::request::ActOutcome;
 
 /// So many bytes are written at once, and what is left of the last job in them.
 const PIECE: usize = 256 << 10;
@@ -70,13 +71,34 @@ pub async fn job_list_response(
     jobs: Vec<JobSummary>,
     turn: UserPermit,
 ) -> Result<Response, ApiError> {
-    let write = move |job: JobSummary, text: &mut Vec<u8>| {
+    answer(Form::List, jobs, whole_job(home, sight, turn)).await
+}
+
+/// The answer of an action on the jobs of a selection: the changed jobs whole, and why others were refused.
+///
+/// # Errors
+/// When a job cannot be written.
+pub async fn jobs_changed_response(
+    home: Arc<Home>,
+    sight: Visibility,
+    changed: ActOutcome<JobSummary>,
+    turn: UserPermit,
+) -> Result<Response, ApiError> {
+    let form = Form::Changed(changed.refused);
+    answer(form, changed.done, whole_job(home, sight, turn)).await
+}
+
+fn whole_job(
+    home: Arc<Home>,
+    sight: Visibility,
+    turn: UserPermit,
+) -> impl FnMut(JobSummary, &mut Vec<u8>) -> serde_json::Result<()> + Send + 'static {
+    move |job, text| {
         let _turn = &turn;
         let mut job = job.into_view().into_api(&home);
         sight.redact(&mut job);
         serde_json::to_writer(text, &job)
-    };
-    answer(Form::List, jobs, write).await
+    }
 }
 
 /// The answer that has a line with the columns of a table for each of these jobs.
@@ -100,33 +122,53 @@ pub async fn brief_list_response(
 }
 
 /// How jobs follow each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 enum Form {
     /// [`List`].
     List,
+    /// [`List`] of one [`JobsChanged`], which has these errors.
+    Changed(Vec<Error>),
     /// Each ends its own line.
     Lines,
 }
 
 impl Form {
-    fn content_type(self) -> &'static str {
+    fn content_type(&self) -> &'static str {
         match self {
-            Self::List => "application/json",
+            Self::List | Self::Changed(_) => "application/json",
             Self::Lines => Lines::CONTENT_TYPE,
         }
     }
 
-    /// What comes before the first job and after the last.
-    fn ends(self) -> serde_json::Result<(Vec<u8>, &'static [u8])> {
-        const END: &[u8] = b"]}";
+    /// What stands between two jobs.
+    fn separator(&self) -> &'static [u8] {
         match self {
-            Self::Lines => Ok((Vec::new(), b"")),
-            Self::List => {
-                let mut empty = serde_json::to_vec(&List::<()>::new("JobList", Vec::new()))?;
-                empty.truncate(empty.len() - END.len());
-                Ok((empty, END))
-            }
+            Self::List | Self::Changed(_) => b",",
+            Self::Lines => b"",
         }
+    }
+
+    /// What comes before the first job and after the last.
+    fn ends(&self) -> serde_json::Result<(Vec<u8>, Vec<u8>)> {
+        let (empty, list) = match self {
+            Self::Lines => return Ok((Vec::new(), Vec::new())),
+            Self::List => {
+                let empty = serde_json::to_string(&List::<()>::new("JobList", Vec::new()))?;
+                (empty, "\"items\":[")
+            }
+            Self::Changed(refused) => {
+                let changed = JobsChanged {
+                    jobs: Vec::new(),
+                    refused: refused.clone(),
+                };
+                let empty = serde_json::to_string(&List::new("JobsChange", vec![changed]))?;
+                (empty, "\"jobs\":[")
+            }
+        };
+        // The first field of this name is that of the list: no text of a job or an error comes before it.
+        let place = empty.find(list).map_or(empty.len(), |at| at + list.len());
+        let (begin, end) = empty.split_at(place);
+        Ok((begin.into(), end.into()))
     }
 }
 
@@ -147,16 +189,17 @@ impl<T, W: FnMut(T, &mut Vec<u8>) -> serde_json::Result<()>> ListWriter<T, W> {
     fn piece(&mut self) -> serde_json::Result<Vec<u8>> {
         let (begin, end) = self.form.ends()?;
         let mut text = Vec::new();
-        let mut between = self.form == Form::List && self.is_begun;
+        let mut separator = match self.is_begun {
+            true => self.form.separator(),
+            false => b"",
+        };
         if !std::mem::replace(&mut self.is_begun, true) {
             text.extend(begin);
         }
         while text.len() < PIECE
             && let Some(job) = self.jobs.next()
         {
-            if std::mem::replace(&mut between, self.form == Form::List) {
-                text.push(b',');
-            }
+            text.extend(std::mem::replace(&mut separator, self.form.separator()));
             (self.write)(job, &mut text)?;
         }
         if self.is_done() {
@@ -172,6 +215,7 @@ where
     T: Send + 'static,
     W: FnMut(T, &mut Vec<u8>) -> serde_json::Result<()> + Send + 'static,
 {
+    let said = [(CONTENT_TYPE, form.content_type())];
     let scribe = ListWriter {
         form,
         jobs: jobs.into_iter(),
@@ -192,7 +236,6 @@ where
         });
         HttpBody::new(body)
     };
-    let said = [(CONTENT_TYPE, form.content_type())];
     Ok((said, Extension(AlreadyRedacted), body).into_response())
 }
 
@@ -237,12 +280,16 @@ mod tests {
 
     /// The pieces of a list of texts.
     fn pieces(form: Form, jobs: Vec<String>) -> Vec<Vec<u8>> {
+        let end = match form {
+            Form::Lines => Some(b'\n'),
+            Form::List | Form::Changed(_) => None,
+        };
         let mut scribe = ListWriter {
             form,
             jobs: jobs.into_iter(),
             write: |job: String, text: &mut Vec<u8>| {
                 serde_json::to_writer(&mut *text, &job)?;
-                text.extend((form == Form::Lines).then_some(b'\n'));
+                text.extend(end);
                 Ok(())
             },
             is_begun: false,
@@ -279,6 +326,12 @@ mod tests {
             assert_eq!(list.len(), usize::max(1, jobs.len().div_ceil(3)), "{count}");
             let whole = serde_json::to_vec(&List::new("JobList", jobs.clone())).unwrap();
             assert!(list.concat() == whole, "{count}");
+            let refused = vec![Error::new(ErrorCode::Conflict, "\"jobs\":[ of job 3")];
+            let changed = pieces(Form::Changed(refused), jobs.clone()).concat();
+            let changed: serde_json::Value = serde_json::from_slice(&changed).unwrap();
+            assert_eq!(changed["kind"], "JobsChange");
+            assert_eq!(changed["items"][0]["jobs"], serde_json::json!(jobs));
+            assert_eq!(changed["items"][0]["refused"][0]["code"], "conflict");
             let lines = pieces(Form::Lines, jobs.clone()).concat();
             let read = serde_json::Deserializer::from_slice(&lines).into_iter::<String>();
             assert_eq!(read.collect::<Result<Vec<_>, _>>().unwrap(), jobs);

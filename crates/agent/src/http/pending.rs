@@ -1,6 +1,6 @@
 //! Routes of a pending job: changes, holds, and `why`.
 
-use crate::controller::request::ArrayAct;
+use crate::controller::request::Act;
 use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
@@ -26,7 +26,7 @@ pub async fn change(
         caller: &caller,
     };
     let (change, by) = (Box::new(change), Box::new(caller.clone()));
-    let act = ArrayAct::Change(change.clone());
+    let act = Act::Change(change.clone());
     act_on_jobs(asks, &reference, act, |reference, reply| Message::Change {
         reference,
         change,
@@ -71,8 +71,8 @@ async fn set_held(
 ) -> Result<Response, ApiError> {
     let by = Box::new(asks.caller.clone());
     let act = match hold {
-        true => ArrayAct::Hold,
-        false => ArrayAct::Release,
+        true => Act::Hold,
+        false => Act::Release,
     };
     act_on_jobs(asks, reference, act, |reference, reply| Message::Hold {
         reference,

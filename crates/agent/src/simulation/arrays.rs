@@ -1,9 +1,10 @@
 //! Arrays in a run, and the jobs that run after them.
 
-use crate::controller::request::ArrayAct;
+use crate::controller::request::{Act, MatchingJobs, Selection};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use divvy_api::v1::{After, Array, Runner, Submit};
+use divvy_api::v1::{After, Array, JobQuery, Runner, Submit};
 use divvy_core::job::Outcome;
 use divvy_core::{JobId, JobState};
 use tokio::sync::oneshot;
@@ -13,6 +14,7 @@ use super::run::Run;
 use super::{accounts, with, workload};
 use crate::controller::mailbox::Message;
 use crate::model::job::Job;
+use crate::model::job_filter::JobFilter;
 use divvy_testkit::Rng;
 
 /// What the clients of a run know of their arrays.
@@ -56,24 +58,53 @@ impl Run {
             return;
         };
         let acts = [
-            ArrayAct::Cancel,
-            ArrayAct::Requeue,
-            ArrayAct::Suspend,
-            ArrayAct::Resume,
-            ArrayAct::Hold,
-            ArrayAct::Release,
+            Act::Cancel,
+            Act::Requeue,
+            Act::Suspend,
+            Act::Resume,
+            Act::Hold,
+            Act::Release,
         ];
         let places: Vec<usize> = (0..acts.len()).collect();
         let act = dice.one(&places).and_then(|place| acts.get(place).cloned());
-        let act = act.unwrap_or(ArrayAct::Cancel);
+        let act = act.unwrap_or(Act::Cancel);
         let owner = self.owners.get(&array).copied().unwrap_or(ME);
-        with(|world| world.trace(|| format!("  {act:?} array {array}")));
-        self.inbox.push(Message::Array {
-            array,
+        let selection = match dice.once_in(3) {
+            false => Selection::Array(array),
+            true => self.matching(dice, owner),
+        };
+        let shown = match &selection {
+            Selection::Array(array) => format!("array {array}"),
+            Selection::Matching(matching) => format!("by filter {matching:?}"),
+        };
+        with(|world| world.trace(|| format!("  {act:?} {shown}")));
+        self.inbox.push(Message::Act {
+            selection,
             act,
             by: Box::new(accounts::caller(owner)),
             reply: oneshot::channel().0,
         });
+    }
+
+    /// Jobs by a filter: those of a user, perhaps in one state, perhaps only some that the user has agreed to.
+    fn matching(&self, dice: &mut Rng, user: &str) -> Selection {
+        let states = ["queued", "running", "starting,running,stopping"];
+        let query = JobQuery {
+            user: Some(user.to_owned()),
+            state: dice
+                .one(&states)
+                .filter(|_| dice.once_in(2))
+                .map(str::to_owned),
+            ..JobQuery::default()
+        };
+        let known = self.owners.keys().copied();
+        let only = dice
+            .once_in(2)
+            .then(|| known.filter(|job| job.0 % 2 == 0).collect());
+        Selection::Matching(MatchingJobs {
+            filter: Arc::new(JobFilter::parse(&query).expect("words of the API")),
+            only,
+        })
     }
 
     /// A submission was answered with this job: all of an array are there from now on.

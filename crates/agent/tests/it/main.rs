@@ -2,6 +2,7 @@
 
 #![warn(clippy::disallowed_methods)]
 
+mod actions;
 mod arrays;
 mod aside;
 mod board;

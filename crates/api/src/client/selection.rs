@@ -5,10 +5,10 @@ use std::time::Duration;
 use hyper::Method;
 use hyper::body::Bytes;
 
-use super::{Answer, Client, WaitFor, empty, internal, job_path};
+use super::{Answer, Client, WaitFor, empty, internal, job_list_path, job_path, only};
 use crate::client::liveness::Patience;
 use crate::route::ARRAY;
-use crate::v1::{Error, Job, JobChange, Suspend};
+use crate::v1::{Error, Job, JobAction, JobChange, JobQuery, JobsChange, JobsChanged, Suspend};
 
 /// The jobs that a reference selects: one job, or jobs of an array.
 #[derive(Clone, Debug)]
@@ -69,7 +69,36 @@ impl Act {
     }
 }
 
+impl From<Act> for JobsChange {
+    fn from(act: Act) -> Self {
+        let action = match act {
+            Act::Cancel => JobAction::Cancel,
+            Act::Requeue => JobAction::Requeue,
+            Act::Suspend | Act::Release => JobAction::Suspend,
+            Act::Resume => JobAction::Resume,
+            Act::Hold => JobAction::Hold,
+            Act::Unhold => JobAction::Release,
+        };
+        Self {
+            action,
+            release_memory: act == Act::Release,
+            dry_run: false,
+            only: None,
+        }
+    }
+}
+
 impl Client {
+    /// Applies an action to the jobs that the filters of a query select, in one step of the daemon.
+    pub async fn change_jobs(
+        &self,
+        filters: &JobQuery,
+        change: &JobsChange,
+    ) -> Result<JobsChanged, Error> {
+        let path = job_list_path(filters);
+        only(self.send(Method::PATCH, &path, change).await?)
+    }
+
     /// Returns the job with this reference, or all retained jobs of the array, the oldest first.
     pub async fn jobs_of(&self, reference: &str) -> Result<JobSelection, Error> {
         let answer = self.get(&job_path(reference, "")).await?;

@@ -1,82 +1,85 @@
-//! Selection of jobs by filters, for `cancel` and the other actions: shown, confirmed, and never another user's by
-//! accident.
+//! Actions on jobs by filters: shown, confirmed, and never on another user's jobs by accident.
+//!
+//! ```text
+//! --yes                        filters ─────────────────────────────► the daemon selects and acts
+//! --dry-run                    filters, dry run ─► list
+//! on a terminal                filters, dry run ─► list, question ──► filters, and the numbers that the user saw
+//! ```
 
 use std::io::{self, BufRead, IsTerminal as _, Write};
+use std::process::ExitCode;
 
-use divvy_api::client::Client;
-use divvy_api::v1::{Job, JobQuery, JobState};
+use divvy_api::client::{Act, Client};
+use divvy_api::v1::{Job, JobQuery, JobsChange};
 use jiff::Timestamp;
 
+use super::Outcome;
+use super::wait::said;
 use crate::args::{Cancel, Format};
 use crate::ask::filters;
 use crate::error_output::{Result, usage};
-use crate::output::{Stop, print, say, view};
-use crate::{render, text};
+use crate::output::{self, Stop, print, say, view};
+use crate::{error_output, render, text};
 
 /// Jobs that the question names.
 const SHOWN: usize = 10;
 
-/// An action, and the jobs to which it applies unless `--state` names others.
+/// An action that filters select jobs for.
 pub struct Action {
     /// `cancel`
     pub verb: &'static str,
     /// `cancelled`
     pub done: &'static str,
-    /// States, as the API names them; `None`: all jobs that have not ended.
-    pub states: Option<&'static str>,
-    pub applies: fn(&Job) -> bool,
+    pub act: Act,
+    /// What the line about an array calls its other jobs.
+    pub others: &'static str,
 }
 
 pub const CANCEL: Action = Action {
     verb: "cancel",
     done: "cancelled",
-    states: None,
-    applies: |_| true,
+    act: Act::Cancel,
+    others: "had already ended",
 };
 pub const HOLD: Action = Action {
     verb: "hold",
     done: "held",
-    states: Some("queued"),
-    applies: |job| job.hold.is_none(),
+    act: Act::Hold,
+    others: "unchanged",
 };
 pub const RELEASE: Action = Action {
     verb: "release",
     done: "released",
-    states: Some("queued"),
-    applies: |job| job.hold.is_some(),
+    act: Act::Unhold,
+    others: "unchanged",
 };
 pub const REQUEUE: Action = Action {
     verb: "requeue",
     done: "requeued",
-    states: Some("starting,running"),
-    applies: |_| true,
+    act: Act::Requeue,
+    others: "unchanged",
 };
 pub const SUSPEND: Action = Action {
     verb: "suspend",
     done: "suspended",
-    states: Some("running"),
-    applies: |job| !job.suspended,
+    act: Act::Suspend,
+    others: "unchanged",
 };
 pub const RESUME: Action = Action {
     verb: "resume",
     done: "resumed",
-    states: Some("running"),
-    applies: |job| job.suspended,
+    act: Act::Resume,
+    others: "unchanged",
 };
 
-/// The references of the jobs to act on: the named ones, or those that match the filters once the user has agreed.
+/// Acts on the jobs that the filters select, once the user has agreed.
 ///
 /// # Errors
-/// [`ErrorCode::Usage`](divvy_api::v1::ErrorCode::Usage) without a terminal for the question, or for a wrong word.
-pub async fn selected(
-    client: &Client,
-    args: &Cancel,
-    action: &Action,
-) -> std::result::Result<Vec<String>, Stop> {
-    if !args.jobs.is_empty() {
-        return Ok(args.jobs.clone());
-    }
-    let query = query(args, action)?;
+/// [`ErrorCode::Usage`](divvy_api::v1::ErrorCode::Usage) without a terminal for the question, or for a wrong word. The
+/// exit code is that of the first job that refused the action.
+pub async fn act(client: &Client, args: &Cancel, action: &Action) -> Outcome {
+    let query = query(args)?;
+    let change = JobsChange::from(action.act);
     let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
     if !can_ask && !args.select.yes && !args.select.dry_run {
         let why = format!(
@@ -85,19 +88,47 @@ pub async fn selected(
         );
         return Err(usage(why, "add --yes, or list the jobs with --dry-run").into());
     }
-    let mut jobs = client.job_page(&query).await?.jobs;
-    // A job in another state that the user asked for is refused by the daemon, as if it were named.
-    if args.select.state.is_none() {
-        jobs.retain(action.applies);
+    let only = match args.select.yes {
+        true => None,
+        false => match agreed(client, args, action, &query).await? {
+            Some(numbers) => Some(numbers),
+            None => return Ok(ExitCode::SUCCESS),
+        },
+    };
+    let changed = client
+        .change_jobs(&query, &JobsChange { only, ..change })
+        .await?;
+    if changed.jobs.is_empty() && changed.refused.is_empty() {
+        say_no_jobs(args, action);
     }
-    // Ended jobs stay as they are.
-    jobs.retain(|job| job.state != JobState::Ended);
+    let json = args.output.is_some_and(Format::is_json);
+    let mut outcome = ExitCode::SUCCESS;
+    // Backwards, so that the exit code is that of the first that refused.
+    for error in changed.refused.iter().rev() {
+        outcome = error_output::report(error, json);
+    }
+    match args.output {
+        Some(format) => print(render::list(&changed.jobs, format, view(), render::jobs)?)?,
+        None => changed.jobs.iter().for_each(|job| output::say(&said(job))),
+    }
+    Ok(outcome)
+}
+
+/// The numbers of the jobs that the filters select, once the user has seen them and agreed; `None` where nothing is to
+/// be changed.
+async fn agreed(
+    client: &Client,
+    args: &Cancel,
+    action: &Action,
+    query: &JobQuery,
+) -> std::result::Result<Option<Vec<String>>, Stop> {
+    let change = JobsChange {
+        dry_run: true,
+        ..JobsChange::from(action.act)
+    };
+    let jobs = client.change_jobs(query, &change).await?.jobs;
     if jobs.is_empty() {
-        let mut words = filters::in_words(&args.select.filter());
-        if let (None, Some(states)) = (&args.select.state, action.states) {
-            words.push_str(&format!(" --state {states}"));
-        }
-        say(&format!("no jobs to {} match {words}", action.verb));
+        say_no_jobs(args, action);
     }
     if args.select.dry_run {
         let format = args.output.unwrap_or(Format::Table);
@@ -105,29 +136,24 @@ pub async fn selected(
         if !jobs.is_empty() {
             say(&format!("{} would be {}", counted(jobs.len()), action.done));
         }
-        return Ok(Vec::new());
+        return Ok(None);
     }
-    let must_ask = jobs.len() > 1 && !args.select.yes;
-    if must_ask
-        && !agrees(
-            &jobs,
-            action.verb,
-            &mut io::stdin().lock(),
-            &mut io::stderr(),
-        )?
-    {
+    let (mut answers, mut questions) = (io::stdin().lock(), io::stderr());
+    if jobs.len() > 1 && !agrees(&jobs, action.verb, &mut answers, &mut questions)? {
         say("nothing was changed");
-        return Ok(Vec::new());
+        return Ok(None);
     }
-    Ok(jobs.iter().map(Job::reference).collect())
+    let numbers = jobs.into_iter().map(|job| job.id).collect::<Vec<_>>();
+    Ok((!numbers.is_empty()).then_some(numbers))
 }
 
-fn query(args: &Cancel, action: &Action) -> Result<JobQuery> {
-    let query = filters::query(&args.select.filter(), false, Timestamp::now())?;
-    Ok(JobQuery {
-        state: query.state.or_else(|| action.states.map(str::to_owned)),
-        ..query
-    })
+fn say_no_jobs(args: &Cancel, action: &Action) {
+    let words = filters::in_words(&args.select.filter());
+    say(&format!("no jobs to {} match {words}", action.verb));
+}
+
+fn query(args: &Cancel) -> Result<JobQuery> {
+    filters::query(&args.select.filter(), false, Timestamp::now())
 }
 
 fn counted(jobs: usize) -> String {
@@ -190,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn each_verb_selects_the_callers_jobs_in_the_states_that_it_can_change() {
+    fn filters_select_the_callers_jobs_unless_a_user_is_named() {
         let me = rustix::process::getuid().as_raw().to_string();
         let of = |user: &str, state: Option<&str>| JobQuery {
             user: Some(user.to_owned()),
@@ -220,15 +246,13 @@ mod tests {
                     ..of(&me, None)
                 },
             ),
-            ("hold --me", of(&me, Some("queued"))),
-            ("release -q night --yes", queue(of(&me, Some("queued")))),
+            ("release -q night --yes", queue(of(&me, None))),
             ("requeue --me -s running", of(&me, Some("running"))),
-            ("requeue --me", of(&me, Some("starting,running"))),
-            ("suspend --me --release-memory", of(&me, Some("running"))),
-            ("resume -u ana --dry-run", of("ana", Some("running"))),
+            ("suspend --me --release-memory", of(&me, None)),
+            ("resume -u ana --dry-run", of("ana", None)),
         ] {
-            let (args, action) = typed(line).unwrap();
-            assert_eq!(query(&args, &action).unwrap(), expected, "{line}");
+            let (args, _) = typed(line).unwrap();
+            assert_eq!(query(&args).unwrap(), expected, "{line}");
         }
     }
 
@@ -246,9 +270,7 @@ mod tests {
             ("cancel --me -s asleep", "asleep"),
             ("hold --name", "--name"),
         ] {
-            let error = typed(line)
-                .and_then(|(args, action)| query(&args, &action))
-                .unwrap_err();
+            let error = typed(line).and_then(|(args, _)| query(&args)).unwrap_err();
             assert_eq!(error.code, ErrorCode::Usage, "{line}");
             assert!(error.message.contains(named), "{line}: {}", error.message);
             assert!(error.hint.is_some(), "{line}");

@@ -152,58 +152,51 @@ async fn until_ended(
 }
 
 pub async fn cancel(args: Cancel) -> Outcome {
-    let client = client()?;
-    let args = chosen(&client, args, &select::CANCEL).await?;
-    let act = async |name: &str| client.act(name, Act::Cancel).await;
-    each_but(args, act, "had already ended").await
+    act_on_named_or_matching(args, &select::CANCEL).await
 }
 
 pub async fn requeue(args: Cancel) -> Outcome {
-    let client = client()?;
-    let args = chosen(&client, args, &select::REQUEUE).await?;
-    act_on_each(args, async |name| client.act(name, Act::Requeue).await).await
+    act_on_named_or_matching(args, &select::REQUEUE).await
 }
 
-pub async fn suspend(mut args: Suspend) -> Outcome {
-    let client = client()?;
-    args.jobs = chosen(&client, args.jobs, &select::SUSPEND).await?;
-    match args.release_memory {
-        true => {
-            act_on_each(args.jobs, async |name| {
-                released(client.act(name, Act::Release).await?)
-            })
-            .await
-        }
-        false => act_on_each(args.jobs, async |name| client.act(name, Act::Suspend).await).await,
+pub async fn suspend(args: Suspend) -> Outcome {
+    if !args.release_memory {
+        return act_on_named_or_matching(args.jobs, &select::SUSPEND).await;
     }
+    let client = client()?;
+    let action = select::Action {
+        act: Act::Release,
+        ..select::SUSPEND
+    };
+    if args.jobs.jobs.is_empty() {
+        return select::act(&client, &args.jobs, &action).await;
+    }
+    act_on_each(args.jobs, async |name| {
+        released(client.act(name, Act::Release).await?)
+    })
+    .await
 }
 
 pub async fn resume(args: Cancel) -> Outcome {
-    let client = client()?;
-    let args = chosen(&client, args, &select::RESUME).await?;
-    act_on_each(args, async |name| client.act(name, Act::Resume).await).await
+    act_on_named_or_matching(args, &select::RESUME).await
 }
 
 pub async fn hold(args: Cancel) -> Outcome {
-    let client = client()?;
-    let args = chosen(&client, args, &select::HOLD).await?;
-    act_on_each(args, async |name| client.act(name, Act::Hold).await).await
+    act_on_named_or_matching(args, &select::HOLD).await
 }
 
 pub async fn release(args: Cancel) -> Outcome {
-    let client = client()?;
-    let args = chosen(&client, args, &select::RELEASE).await?;
-    act_on_each(args, async |name| client.act(name, Act::Unhold).await).await
+    act_on_named_or_matching(args, &select::RELEASE).await
 }
 
-/// The same arguments, with the jobs that their filters select.
-async fn chosen(
-    client: &Client,
-    args: Cancel,
-    action: &select::Action,
-) -> std::result::Result<Cancel, output::Stop> {
-    let jobs = select::selected(client, &args, action).await?;
-    Ok(Cancel { jobs, ..args })
+/// Acts on the named jobs, or else on those that the filters select.
+async fn act_on_named_or_matching(args: Cancel, action: &select::Action) -> Outcome {
+    let client = client()?;
+    if args.jobs.is_empty() {
+        return select::act(&client, &args, action).await;
+    }
+    let act = async |name: &str| client.act(name, action.act).await;
+    each_but(args, act, action.others).await
 }
 
 /// A daemon that does not know what was asked for suspends a job, and says nothing of its memory.
@@ -221,7 +214,7 @@ fn released(meant: JobSelection) -> Result<JobSelection> {
 
 /// `#3 train is suspended`, with where its memory is if that was to be released; of a waiting job, where it waits and
 /// what for.
-fn said(job: &Job) -> String {
+pub(super) fn said(job: &Job) -> String {
     let (id, name) = (job.reference(), text::clean(&job.name));
     let reason = job.reason.as_deref().map(text::clean);
     if job.state == JobState::Queued {

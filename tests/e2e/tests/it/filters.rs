@@ -111,6 +111,37 @@ fn each_action_selects_by_each_filter_and_changes_no_other_job() {
     }
 }
 
+/// Each action by filter in each round, while the jobs that it selects end by themselves.
+fn act_beside_ending_jobs(rounds: usize) {
+    let home = Home::new("a100-80gb:1");
+    let _daemon = home.daemon(&[]);
+    for round in 0..rounds {
+        let seconds = format!("0.{:02}", round * 7 % 23);
+        for action in ["hold", "release", "suspend", "resume", "requeue", "cancel"] {
+            for _ in 0..3 {
+                home.submit(&typed("-g 0.25"), &["sleep", &seconds]);
+            }
+            let _ = home.divvy(&[action, "--me", "--yes", "-o", "name"]).ok();
+        }
+    }
+    until("every job has ended", || {
+        let _ = home.divvy(&typed("cancel --me --yes")).ok();
+        home.items(&["ps"]).is_empty().then_some(())
+    });
+}
+
+#[test]
+fn an_action_by_filter_succeeds_beside_jobs_that_end() {
+    act_beside_ending_jobs(4);
+}
+
+mod exhaustive {
+    #[test]
+    fn each_action_by_filter_in_200_rounds() {
+        super::act_beside_ending_jobs(200);
+    }
+}
+
 #[test]
 fn on_a_terminal_more_than_one_job_is_a_question() {
     let home = Home::new("a100-80gb:1");

@@ -2,19 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use divvy_api::v1::{self, Array, Error, ErrorCode};
+use divvy_api::v1::{self, Array, Error};
 use divvy_core::{JobId, JobState};
 
-use crate::auth::Caller;
-use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{cancel, change, hold, pause};
 use crate::controller::query;
 use crate::controller::query::reference;
 use crate::controller::query::reference::{JobRef, journal_error};
-use crate::controller::request::{ArrayAct, Milestone};
+use crate::controller::request::Milestone;
 use crate::controller::state::{Jobs, State};
-use crate::journal::StoreError;
 use crate::model::job::{Job, NewJob};
 use crate::model::policy::ArrayTask;
 use crate::model::validate::limits::MOST_TASKS;
@@ -116,53 +112,6 @@ pub(in crate::controller) fn array_block_reason(jobs: &Jobs, job: &Job) -> Optio
     Some(format!("its array runs at most {most} job{s} at once"))
 }
 
-/// Applies an act to every job of an array that accepts it.
-///
-/// # Errors
-/// [`ErrorCode::Conflict`] if all its jobs have ended; the error of the first job if every job refuses the act.
-pub(in crate::controller) fn act_on_array(
-    state: &mut State,
-    fx: &mut Effects,
-    io: &Io,
-    array: JobId,
-    act: &ArrayAct,
-    by: &Caller,
-) -> Result<Result<Vec<JobId>, Error>, StoreError> {
-    let active = reference::living_of_array(&state.jobs, array).map(|active| &active.job);
-    let active = active.filter(|job| job.state.outcome().is_none());
-    let active: Vec<JobId> = active.map(|job| job.id).collect();
-    let (mut done, mut refused) = (Vec::new(), None);
-    for id in active {
-        let result = match act {
-            ArrayAct::Cancel => cancel::cancel_job(&mut state.jobs, fx, io, id, by)?,
-            ArrayAct::Requeue => cancel::requeue_job(&mut state.jobs, fx, io, id, by)?,
-            ArrayAct::Suspend => pause::pause_job(&mut state.jobs, fx, io, id, true)?,
-            ArrayAct::Resume => pause::pause_job(&mut state.jobs, fx, io, id, false)?,
-            ArrayAct::Hold => hold::hold_job(&mut state.jobs, fx, io, id, by)?,
-            ArrayAct::Release => hold::unhold_job(&mut state.jobs, fx, io, id, by)?,
-            ArrayAct::Change(change) => change::change_job(state, fx, io, id, change, by)?,
-        };
-        match result {
-            Ok(id) => done.push(id),
-            Err(error) => {
-                refused.get_or_insert(error);
-            }
-        }
-    }
-    Ok(match (done.is_empty(), refused) {
-        (false, _) => Ok(done),
-        (true, Some(error)) => Err(Error {
-            message: format!("no job of array {array} was changed: {}", error.message),
-            ..error
-        }),
-        (true, None) => Err(Error::new(
-            ErrorCode::Conflict,
-            format!("all jobs of array {array} have ended already"),
-        )
-        .hint(format!("`divvy describe {array}` shows how they ended"))),
-    })
-}
-
 /// The next job of an array to wait for: the first that has not reached the milestone.
 pub fn next_of_array(jobs: &Jobs, array: JobId, milestone: Milestone) -> Option<JobRef> {
     let waits = |job: &Job| match milestone {
@@ -173,13 +122,6 @@ pub fn next_of_array(jobs: &Jobs, array: JobId, milestone: Milestone) -> Option<
     jobs.filter(|job| waits(job))
         .min_by_key(|job| job.spec.policy.array.map(|task| task.index))
         .map(JobRef::job)
-}
-
-/// The jobs of an array that run.
-pub fn running_of_array(jobs: &Jobs, array: JobId) -> Vec<JobRef> {
-    let jobs = reference::living_of_array(jobs, array).map(|active| &active.job);
-    let running = jobs.filter(|job| matches!(job.state, JobState::Running { .. }));
-    running.map(JobRef::job).collect()
 }
 
 /// The job that decides the array's result: one that has not ended, else the first by index that failed, else the

@@ -162,7 +162,7 @@ fn key(state: &State, io: &Io, active: &ActiveJob, by: Field) -> Option<Key> {
 }
 
 /// Refuses a GPU that this node does not have: an empty list would hide the mistake.
-fn check_gpu(gpus: &GpuState, filter: &JobFilter) -> Result<(), Error> {
+pub(in crate::controller) fn check_gpu(gpus: &GpuState, filter: &JobFilter) -> Result<(), Error> {
     let Some(gpu) = &filter.gpu else {
         return Ok(());
     };

@@ -10,7 +10,7 @@ use crate::controller::admission::{array, projects};
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::change::SuggestedChange;
-use crate::controller::lifecycle::{change, container};
+use crate::controller::lifecycle::{change, container, selection};
 use crate::controller::query::estimate::StartEstimator;
 use crate::controller::query::exec_target::ExecTarget;
 use crate::controller::query::job_page::{LivingPage, Matches};
@@ -22,7 +22,7 @@ use crate::controller::query::why::WhyQuery;
 use crate::controller::query::{
     LiveUsage, board, caller, estimate, exec_target, job_page, mig_preview, reference, summary, why,
 };
-use crate::controller::request::Milestone;
+use crate::controller::request::{Act, ActOutcome, Milestone, Selection};
 use crate::controller::state::State;
 use crate::controller::{claims, mig, query};
 use crate::journal::{Span, StoreError};
@@ -252,9 +252,40 @@ impl Queries<'_> {
         caller::resolve_for_caller(&self.state.jobs, self.io, reference, caller)
     }
 
-    /// The jobs of an array that run.
-    pub fn running_of_array(&self, array: JobId) -> Vec<JobRef> {
-        array::running_of_array(&self.state.jobs, array)
+    /// The jobs of a selection that an act would be applied to, oldest first.
+    ///
+    /// # Errors
+    /// `ErrorCode::Usage` for a GPU that this node does not have.
+    pub fn selected(&self, selection: &Selection, act: &Act) -> Result<Vec<JobSummary>, Error> {
+        let jobs = selection::selected(self.state, selection, act)?;
+        let jobs: Vec<JobId> = jobs.iter().map(|active| active.job.id).collect();
+        Ok(summary::summaries_of(self.state, self.io, &jobs))
+    }
+
+    /// The jobs of a selection whose memory is to be offloaded, or why the caller may not.
+    ///
+    /// # Errors
+    /// As [`Queries::selected`].
+    pub fn offloaded(
+        &self,
+        selection: &Selection,
+        by: &Caller,
+    ) -> Result<ActOutcome<JobRef>, Error> {
+        selection::offloaded(self.state, selection, by)
+    }
+
+    /// These jobs, without those that have ended.
+    pub fn summaries(&self, jobs: &[JobId]) -> Vec<JobSummary> {
+        summary::summaries_of(self.state, self.io, jobs)
+    }
+
+    /// Whether this job has not ended.
+    pub fn lives(&self, job: JobRef) -> bool {
+        let JobRef::Job { id, .. } = job else {
+            return false;
+        };
+        let active = self.state.jobs.active.get(&id);
+        active.is_some_and(|active| active.job.state.outcome().is_none())
     }
 
     /// The GPUs that Divvy manages and that are available.

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use divvy_api::v1::claim::LONGEST_UID;
 use divvy_api::v1::{
     After, Amount, Array, Claim, ClaimDevice, ClaimEnd, ClaimInstance, Confirm, Container, Error,
-    Exec, GpuChange, JobChange, MigGc, MigWanted, Output, ProjectChange, Resize, SignalJob, Submit,
-    Suspend, Terminal,
+    Exec, GpuChange, JobChange, JobsChange, MigGc, MigWanted, Output, ProjectChange, Resize,
+    SignalJob, Submit, Suspend, Terminal,
 };
 
 use super::usage;
@@ -29,6 +29,10 @@ const LARGEST_ARRAY: usize = 64 << 20;
 
 /// Jobs of an array.
 pub const MOST_TASKS: usize = 10_000;
+
+/// Jobs that a request may name to bound its selection: ten of the largest arrays, in half of the bytes that a large body
+/// may have (`http/upload.rs`).
+const MOST_SELECTED: usize = 100_000;
 
 /// Jobs that one runs after.
 const MOST_AFTER: usize = 1000;
@@ -259,6 +263,27 @@ impl CheckLimits for Suspend {
     fn check_limits(&self) -> Result<(), Error> {
         let Self { release_memory: _ } = self;
         Ok(())
+    }
+}
+
+impl CheckLimits for JobsChange {
+    fn check_limits(&self) -> Result<(), Error> {
+        let Self {
+            action: _,
+            release_memory: _,
+            dry_run: _,
+            only,
+        } = self;
+        let only = only.as_deref().unwrap_or_default();
+        at_most(
+            "the list of jobs",
+            only.len(),
+            MOST_SELECTED,
+            "jobs",
+            "use the filters alone",
+        )?;
+        only.iter()
+            .try_for_each(|job| name("the number of a job", Some(job)))
     }
 }
 
@@ -879,6 +904,7 @@ mod schema_tests {
                 "Resize" => refuses::<Resize>(&schemas, name),
                 "JobChange" => refuses::<JobChange>(&schemas, name),
                 "Suspend" => refuses::<Suspend>(&schemas, name),
+                "JobsChange" => refuses::<JobsChange>(&schemas, name),
                 "Exec" => refuses::<Exec>(&schemas, name),
                 "SignalJob" => refuses::<SignalJob>(&schemas, name),
                 "ProjectChange" => refuses::<ProjectChange>(&schemas, name),
