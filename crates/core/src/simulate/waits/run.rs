@@ -139,8 +139,8 @@ struct Run<'r, 'n> {
     snapshot: Snapshot,
     needs_held: bool,
     queue_of: BTreeMap<QueueName, usize>,
-    /// Ends: when, which job, and which of its starts.
-    ends: BinaryHeap<Reverse<(u64, u64, u32)>>,
+    /// Ends of the running jobs: when, and which job.
+    ends: BinaryHeap<Reverse<(u64, u64)>>,
     /// A moment at which the planner may decide otherwise.
     again_at: Option<u64>,
     jobs: Vec<JobRun>,
@@ -163,7 +163,6 @@ struct Run<'r, 'n> {
 #[derive(Clone, Default)]
 struct JobRun {
     started: u64,
-    starts: u32,
     grants: Vec<Grant>,
 }
 

@@ -17,7 +17,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::{figures, job, node, queue, scene};
+use super::{figures, job, queue, scene};
 use crate::node::{gpu as sample, keep, take};
 
 /// What the loop found: waits in seconds by job, jobs refused, jobs preempted.
@@ -259,32 +259,37 @@ proptest! {
     }
 }
 
-#[test]
-fn preemption_is_among_what_is_compared() {
-    let of = |project: &str, preemptible| SchedulingClass {
-        project: Some(project.parse().unwrap()),
+fn of(project: Option<&str>, preemptible: bool) -> SchedulingClass {
+    SchedulingClass {
+        project: project.map(|name| name.parse().unwrap()),
         preemptible,
         ..SchedulingClass::default()
-    };
+    }
+}
+
+fn project(name: &str, quota: u64) -> Project {
+    Project {
+        quota: Quota {
+            gpus: Gpus::whole(quota),
+            memory: None,
+        },
+        ..Project::new(name.parse().unwrap())
+    }
+}
+
+#[test]
+fn preemption_is_among_what_is_compared() {
     let borrower = Submission {
-        owner: of("q", true),
+        owner: of(Some("q"), true),
         ..job(0, "1", 100)
     };
     let owner = Submission {
-        owner: of("p", false),
+        owner: of(Some("p"), false),
         ..job(10, "1", 10)
     };
-    let one = Project {
-        quota: Quota {
-            gpus: Gpus::whole(1),
-            memory: None,
-        },
-        ..Project::new("p".parse().unwrap())
-    };
     let scene = Scene {
-        projects: vec![one, Project::new("q".parse().unwrap())],
-        nodes: vec![node(&[Mode::Shared])],
-        ..scene(&[], &["a"])
+        projects: vec![project("p", 1), project("q", 0)],
+        ..scene(&[Mode::Shared], &["a"])
     };
     let jobs = [borrower, owner];
     let figures = figures(&scene, &jobs);
@@ -292,4 +297,26 @@ fn preemption_is_among_what_is_compared() {
     assert_eq!(figures.all.wait.longest_ms, 0, "the first start counts");
     let found = by_plans(&scene, &jobs);
     assert_eq!((found.preempted.len(), found.waits.len()), (1, 2));
+}
+
+/// The range job is preempted at second 2. Nothing happens at second 8, when it would have ended.
+#[test]
+fn nothing_starts_when_a_preempted_job_would_have_ended() {
+    let owned = |owner, job| Submission { owner, ..job };
+    let jobs = [
+        owned(of(Some("p"), true), job(1, "1-3", 7)),
+        owned(of(None, false), job(1, "0.25", 8)),
+        owned(of(Some("q"), true), job(2, "1-3", 5)),
+        owned(of(Some("q"), false), job(2, "1", 4)),
+        owned(of(None, true), job(3, "0.5", 12)),
+    ];
+    let scene = Scene {
+        projects: vec![project("p", 0), project("q", 1)],
+        ..scene(&[Mode::Shared; 2], &["a"])
+    };
+    let found = figures(&scene, &jobs);
+    assert_eq!(found.all.preempted, 1);
+    // The half starts when the quarter ends, at second 9.
+    assert_eq!(found.all.wait.longest_ms, 6000);
+    agree(&found, &by_plans(&scene, &jobs)).unwrap();
 }

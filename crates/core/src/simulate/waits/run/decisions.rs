@@ -80,6 +80,8 @@ impl Run<'_, '_> {
         for preempt in decision.preempts {
             let nth = usize::try_from(preempt.job.0).unwrap_or(usize::MAX);
             self.release(nth);
+            // Its end does not come. Left there, it would be a moment at which the planner decides.
+            self.ends.retain(|Reverse((_, job))| *job != preempt.job.0);
             self.outcomes[nth].preemptions += 1;
             self.enqueue(nth, true);
         }
@@ -100,22 +102,15 @@ impl Run<'_, '_> {
             .map_or(job.runs_ms, |limit| limit.min(job.runs_ms));
         let run = &mut self.jobs[nth];
         (run.started, run.grants) = (self.now, grants);
-        run.starts += 1;
-        self.ends.push(Reverse((
-            self.now.saturating_add(runs),
-            nth as u64,
-            run.starts,
-        )));
+        let end = self.now.saturating_add(runs);
+        self.ends.push(Reverse((end, nth as u64)));
         let wait = self.now.saturating_sub(job.at_ms);
         self.outcomes[nth].wait_ms.get_or_insert(wait);
     }
 
     /// The job leaves its GPUs: it has ended, or is preempted.
     pub(super) fn release(&mut self, nth: usize) {
-        let run = &mut self.jobs[nth];
-        // An end that was planned for this start does not come.
-        run.starts += 1;
-        let grants = std::mem::take(&mut run.grants);
+        let grants = std::mem::take(&mut self.jobs[nth].grants);
         self.used -= Resources::of(&grants).gpus.thousandths();
         self.node.release(id(nth), &grants);
         if self.needs_held {

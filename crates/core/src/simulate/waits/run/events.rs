@@ -89,7 +89,7 @@ impl<'r, 'n> Run<'r, 'n> {
 
     fn next_moment(&self) -> Option<u64> {
         let submission = self.plan.submissions.get(self.next).map(|job| job.at_ms);
-        let end = self.ends.peek().map(|Reverse((at, ..))| *at);
+        let end = self.ends.peek().map(|Reverse((at, _))| *at);
         let moments = [submission, end, self.again_at].into_iter().flatten();
         moments.min().map(|at| at.max(self.now))
     }
@@ -105,15 +105,12 @@ impl<'r, 'n> Run<'r, 'n> {
     }
 
     fn end_jobs(&mut self) {
-        while let Some(Reverse((at, nth, start))) = self.ends.peek().copied()
+        while let Some(Reverse((at, nth))) = self.ends.peek().copied()
             && at <= self.now
         {
             self.ends.pop();
-            let nth = usize::try_from(nth).unwrap_or(usize::MAX);
-            if self.jobs[nth].starts == start {
-                self.release(nth);
-                self.done += 1;
-            }
+            self.release(usize::try_from(nth).unwrap_or(usize::MAX));
+            self.done += 1;
         }
     }
 
