@@ -2,7 +2,6 @@
 //! ones.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use divvy_api::client::Client;
@@ -11,11 +10,15 @@ use divvy_testkit::{Home, call, ended, in_state, log, quarter, refused, until};
 
 const SIM: [&str; 2] = ["--sim", "l4-24gb:1"];
 
-/// A job that waits for the GPU that another has, with so many bytes of environment.
+/// A job that waits for the GPU that another has, with so many bytes of environment. No variable is too long for exec
+/// (`MAX_ARG_STRLEN` is 128 KiB), so that the job runs when its turn comes.
 fn waiting(bytes: usize) -> Submit {
+    let text = "x".repeat(bytes);
+    let pieces = text.as_bytes().chunks(100_000).enumerate();
+    let variable = |(at, piece): (usize, &[u8])| (format!("A{at}"), "x".repeat(piece.len()));
     Submit {
         amount: Some(Amount::Whole { count: 1 }),
-        env: BTreeMap::from([("A".to_owned(), "x".repeat(bytes))]),
+        env: pieces.map(variable).collect(),
         ..quarter(&["/bin/sleep", "1000"])
     }
 }

@@ -189,6 +189,8 @@ fn plain(text: &str, home: &Home) -> String {
         .replace(&shown(programs.parent().expect("a file")), "PROGRAMS");
     let path = std::env::var("PATH").unwrap_or_default();
     let text = unwatched(&text.replace(&path, "PATH"), home);
+    // Another daemon of this machine may restrict its device nodes meanwhile, as some tests do.
+    let text = text.replace("\n system.device_nodes\n", "\n");
     // What holds a job here is root's to choose.
     // Who runs the tests.
     let user = text
