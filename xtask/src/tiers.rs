@@ -80,7 +80,8 @@ fn every_group_of_the_second_tier_names_tests_of_the_first_that_are_there() {
     assert_eq!(named, groups());
 }
 
-/// Building all crates for rustdoc takes minutes, so `cargo xtask test` runs the examples of one crate, and no other has any.
+/// rustdoc builds the crates of each tested example again, which took 88 s for one: an example is a file of `examples/`
+/// that the comment includes and a test runs.
 #[test]
 fn no_comment_has_an_example_that_nothing_runs() {
     for (path, text) in sources(&["crates", "tests", "xtask"]) {
@@ -95,8 +96,7 @@ fn no_comment_has_an_example_that_nothing_runs() {
             };
             is_open = !is_open;
             let is_run = is_open && !["text", "toml"].contains(&language);
-            let is_tested = path.starts_with("crates/ledger/");
-            assert!(!is_run || is_tested, "{path}: an example that no test runs");
+            assert!(!is_run, "{path}: an example that no test runs");
         }
     }
 }

@@ -8,24 +8,9 @@
 //! ```text
 //! agent ── Control ──► control (limits) ──► Slot::reserve → driver → Hold::commit ──► slots ──► Slice::read ── agent
 //! ```
-//! ```
-//! use divvy_ledger::{Control, GpuSpec, Slice, SliceSpec};
-//!
-//! # let folder = tempfile::tempdir()?;
-//! # let folder = folder.path();
-//! // The agent:
-//! let gpus = vec![GpuSpec { limit: 4 << 30, ..GpuSpec::default() }];
-//! let control = Control::create(folder, &SliceSpec { gpus, ..SliceSpec::default() })?;
-//! // A process of the job:
-//! let slot = Slice::open(folder)?.join()?;
-//! let hold = slot.reserve(0, 3 << 30)?;
-//! hold.commit(); // the driver has given the memory; a hold dropped instead gives its bytes back
-//! assert!(slot.reserve(0, 2 << 30).is_err());
-//! // The agent again:
-//! control.set_limit(0, 5 << 30);
-//! assert_eq!(slot.usage(0).free, 2 << 30);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+#![doc = "```ignore"]
+#![doc = include_str!("../examples/slice.rs")]
+#![doc = "```"]
 //! Memory that several processes hold is counted once ([`Slot::export`], [`Slot::import`]). Refusals are recorded with the
 //! usage of the process ([`Slot::record`], [`Slice::denials`]).
 //!

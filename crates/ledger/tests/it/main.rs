@@ -7,6 +7,7 @@ mod common;
 mod compute;
 mod crash;
 mod denials;
+mod example;
 mod files;
 mod fork;
 mod hostile;
