@@ -277,6 +277,9 @@ fn as_markdown() -> String {
     let rows = rows();
     let mut table = String::from("| class | functions | subject |\n|---|---|---|\n");
     let mut shown = BTreeSet::new();
+    let rows_of_symbols: Vec<_> = symbols()
+        .map(|symbol| (symbol, rows_of(&rows, symbol)))
+        .collect();
     for row in &rows {
         let is_charged = matches!(row.class, Class::Counted | Class::Freed | Class::Followed);
         if !is_charged && !row.memory {
@@ -293,12 +296,10 @@ fn as_markdown() -> String {
             names.join(", "),
             row.why
         );
-        let of_row = |symbol: &&str| {
-            rows_of(&rows, symbol)
-                .iter()
-                .any(|of| std::ptr::eq(*of, row))
-        };
-        shown.extend(symbols().filter(of_row));
+        let of_row = rows_of_symbols
+            .iter()
+            .filter(|(_, rows)| rows.iter().any(|of| std::ptr::eq(*of, row)));
+        shown.extend(of_row.map(|(symbol, _)| *symbol));
     }
     let others = symbols().filter(|symbol| !shown.contains(symbol)).count();
     let all = symbols().count();
