@@ -74,11 +74,16 @@ impl<'a> Terminal<'a> {
         })
     }
 
-    fn is_restored(&self) {
+    /// Waits until the view has left the screen: it reads what is typed before that.
+    fn is_left(&self) {
         let state = "#{alternate_on} #{cursor_flag}";
         until("the shell has its screen and its cursor", || {
             self.tmux(&["display-message", "-p", state]).trim() == "0 1"
         });
+    }
+
+    fn is_restored(&self) {
+        self.is_left();
         let count = "stty -a | tr ' ;' '\\n\\n' | grep -cx -e icanon -e echo -e isig";
         self.run(&format!("clear; echo restored-$({count})"));
         self.shows("restored-3");
@@ -203,6 +208,7 @@ fn signals_and_ctrl_z_leave_the_terminal_as_it_was() {
     terminal.shows("JOBS 2");
     // The rest of the shell's line ended with the stop.
     terminal.press(&["C-c"]);
+    terminal.is_left();
     terminal.run("echo left-$?");
     terminal.shows("left-0");
     terminal.is_restored();
