@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use roxmltree::{Document, Node};
 
-use crate::cargo::{forget_this_package, root, target};
+use crate::cargo::{forget_this_package, lint_while_compiling, root, target};
 use crate::steps::{answer, shown};
 use crate::tools;
 
@@ -139,6 +139,7 @@ impl Run<'_> {
         let _ = fs::remove_file(&report);
         let mut command = detached(self.program);
         forget_this_package(&mut command);
+        lint_while_compiling(&mut command);
         command
             .args([
                 "nextest",

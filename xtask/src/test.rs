@@ -74,27 +74,10 @@ pub fn run_tiers(args: &Args) -> Result<()> {
         "licences and sources of the dependencies, by cargo-deny",
         deny::check,
     )?;
-    step("lints", "clippy; every warning is an error", lint)?;
     step(
         "build",
-        "the programs and libraries that the end-to-end tests run",
-        cargo::build_programs,
-    )?;
-
-    step(
-        "examples in the documentation",
-        "compiles and runs the examples in the comments of one crate",
-        || {
-            run(&mut cargo(&[
-                "test",
-                "--locked",
-                "--offline",
-                "--quiet",
-                "--package",
-                "divvy-ledger",
-                "--doc",
-            ]))
-        },
+        "programs, libraries and tests, compiled once with clippy's lints; every warning is an error",
+        cargo::build_all,
     )?;
     step(
         "python",
@@ -199,20 +182,6 @@ fn second_tier(
         || dist::release(true),
     )?;
     Ok(tally)
-}
-
-fn lint() -> Result<()> {
-    run(&mut cargo(&[
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--locked",
-        "--offline",
-        "--quiet",
-        "--",
-        "-D",
-        "warnings",
-    ]))
 }
 
 /// A container engine that one process serves for all test processes: `tests/e2e/src/bin/engine.rs`. Gone when dropped.

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::cargo::{LOADED, build_programs, cargo, root, target};
+use crate::cargo::{LOADED, build_all, cargo, root, target};
 use crate::steps::{answer, run};
 use crate::tools;
 
@@ -126,7 +126,7 @@ impl Zig {
 
 /// The build of the tests, with the libraries as a release has them; the folder with all files.
 pub fn quickly(zig: &Zig) -> Result<PathBuf> {
-    build_programs()?;
+    build_all()?;
     let built = target().join("dist-quick");
     fs::create_dir_all(&built)?;
     let is_loaded = |package: &str| LOADED.iter().any(|(loaded, _)| *loaded == package);
