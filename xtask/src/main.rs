@@ -28,6 +28,7 @@ mod sources;
 mod steps;
 mod symbols;
 mod test;
+mod tier_time;
 mod tiers;
 mod tools;
 mod variables;

@@ -10,12 +10,14 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 
 use crate::cargo::{self, cargo, root, target};
 use crate::nextest::{self, Run, Tally};
 use crate::steps::{answer, run, step};
+use crate::tier_time::{TierTime, processor_seconds_of_children};
 use crate::{advisories, allocators, axe, deny, dist, helm, page, prose, smi, tools, venv};
 
 #[derive(clap::Args)]
@@ -23,6 +25,9 @@ pub struct Args {
     /// Run both tiers: also every crash point with real daemons, Podman, the limiter's other form, and the release
     #[arg(long)]
     all: bool,
+    /// Record the time of the first tier's tests in xtask/first-tier.toml; the machine should be idle
+    #[arg(long, conflicts_with = "all")]
+    record: bool,
 }
 
 /// End-to-end tests of what the limiter holds, which the second tier runs in the limiter's other form too.
@@ -142,16 +147,29 @@ pub fn run_tiers(args: &Args) -> Result<()> {
         }
         .run()
     };
+    let processor = processor_seconds_of_children();
+    let began = Instant::now();
     let mut tally = step(
         "tests",
         "unit, property, scenario, crash and end-to-end tests; the last use real clients with the simulated driver",
         || test(profile, &["--workspace"], None),
     )?;
+    let time = TierTime {
+        tests: tally.passed,
+        seconds: began.elapsed().as_secs_f64(),
+        processor_seconds: processor_seconds_of_children() - processor,
+        cores: std::thread::available_parallelism().map_or(1, usize::from),
+    };
     if args.all {
         tally += second_tier(test)?;
     }
     drop(engine);
-    report(&tally, args.all);
+    let recorded = TierTime::recorded()?;
+    if args.record {
+        time.record()?;
+    }
+    let time = (!args.all).then(|| time.beside(&recorded));
+    report(&tally, time.as_deref());
     Ok(())
 }
 
@@ -227,12 +245,19 @@ impl Drop for Engine {
 }
 
 #[expect(clippy::print_stdout, reason = "the run's result is its data")]
-fn report(tally: &Tally, all: bool) {
+fn report(tally: &Tally, time: Option<&str>) {
     println!("\nthe slowest tests:");
     for line in tally.slowest() {
         println!("{line}");
     }
     let (passed, failed, skipped) = (tally.passed, tally.failed, tally.skipped);
-    let tiers = if all { "both tiers" } else { "first tier" };
+    let tiers = if time.is_none() {
+        "both tiers"
+    } else {
+        "first tier"
+    };
+    if let Some(time) = time {
+        println!("\n{time}");
+    }
     println!("\n{tiers}: {passed} passed, {failed} failed, {skipped} skipped");
 }
