@@ -111,3 +111,33 @@ fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    /// A newcomer reads the top of the page: both commands stand there, with their times.
+    #[test]
+    fn the_readme_begins_with_the_two_commands_for_a_fresh_machine() {
+        let page = std::fs::read_to_string(cargo::root().join("README.md")).expect("a page");
+        let top = page.split("\n## ").next().expect("the page has a top");
+        let commands = Cli::command();
+        for verb in ["demo", "test"] {
+            assert!(
+                commands.find_subcommand(verb).is_some(),
+                "no command {verb}"
+            );
+            let row = format!("| `cargo xtask {verb}` | ");
+            let row = top.lines().find_map(|line| line.strip_prefix(&row));
+            let row = row.unwrap_or_else(|| {
+                panic!("`cargo xtask {verb}` has no row at the top of README.md")
+            });
+            let minutes = row
+                .split_once(" min | ")
+                .map(|(minutes, _)| minutes.parse::<u32>());
+            assert!(matches!(minutes, Some(Ok(1..))), "{row}");
+        }
+    }
+}
