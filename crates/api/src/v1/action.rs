@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Error, Job};
 
-/// What is done to the jobs.
+/// An action on each selected job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -36,7 +36,7 @@ pub struct JobsChange {
     pub only: Option<Vec<String>>,
 }
 
-/// What an action did. A job that ended, or left its state, before the daemon decided is in neither list.
+/// Result of an action. A job that ended, or left its state, before the daemon decided is in neither list.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct JobsChanged {
