@@ -30,7 +30,7 @@ fn array(name: &str, indices: &[u32], most: Option<u32>, script: &str) -> Submit
 /// Jobs that go on until there is this file.
 fn gate(home: &Home) -> (PathBuf, String) {
     let go = home.path().join("go");
-    let script = format!("while [ ! -e {} ]; do sleep 0.01; done", go.display());
+    let script = format!("while [ ! -e {} ]; do sleep 0.05; done", go.display());
     (go, script)
 }
 
@@ -182,7 +182,7 @@ async fn a_job_after_an_array_starts_once_all_of_it_has_ended_whenever_the_daemo
     let mut home = Home::started(&SIM);
     let client = home.connect();
     let script = format!(
-        "while [ ! -e {}/$DIVVY_ARRAY_INDEX ]; do sleep 0.01; done; [ $DIVVY_ARRAY_INDEX != 2 ]",
+        "while [ ! -e {}/$DIVVY_ARRAY_INDEX ]; do sleep 0.05; done; [ $DIVVY_ARRAY_INDEX != 2 ]",
         home.path().display()
     );
     let go = |index: u32| open(&home.path().join(index.to_string()));

@@ -89,7 +89,7 @@ async fn everything(
 ) -> Result<(), Error> {
     let gate = home.path().join("gate");
     let gated = format!(
-        "until test -e {}; do sleep 0.01; done; exit 3",
+        "until test -e {}; do sleep 0.05; done; exit 3",
         gate.display()
     );
     let first = client.submit(&job(home, "first", &gated)).await?.id;

@@ -151,7 +151,7 @@ async fn on_a_terminal_it_has_one_of_its_own_that_controls_it() {
         .exec(
             &id,
             &on_terminal(
-                "trap 'stty size; exit 0' WINCH; echo ready; while :; do sleep 0.01; done",
+                "trap 'stty size; exit 0' WINCH; echo ready; while :; do sleep 0.05; done",
             ),
         )
         .await
@@ -258,7 +258,7 @@ async fn a_guest_ends_with_its_job_and_the_job_waits_for_it() {
     let script = script(
         "quarter_gpu",
         &format!(
-            "until test -e {}; do sleep 0.01; done; exit 4",
+            "until test -e {}; do sleep 0.05; done; exit 4",
             go.display()
         ),
     );
@@ -266,7 +266,7 @@ async fn a_guest_ends_with_its_job_and_the_job_waits_for_it() {
     in_state(&client, &id, JobState::Running).await;
     // Like a shell, deaf to SIGTERM; it hears that it is hung up.
     let (mut output, _input) = client
-        .exec(&id, &shell("trap '' TERM; trap 'echo hung up; exit 5' HUP; echo in; while :; do sleep 0.01; done"))
+        .exec(&id, &shell("trap '' TERM; trap 'echo hung up; exit 5' HUP; echo in; while :; do sleep 0.05; done"))
         .await
         .unwrap();
     hears(&mut output, "in").await;
@@ -350,7 +350,7 @@ async fn a_signal_goes_to_the_jobs_own_program() {
     let home = Home::started(&SEED);
     let client = home.connect();
     let said =
-        "trap 'echo one' USR1; trap 'echo int; exit 3' INT; echo up; while :; do sleep 0.01; done";
+        "trap 'echo one' USR1; trap 'echo int; exit 3' INT; echo up; while :; do sleep 0.05; done";
     let id = client
         .submit(&script("quarter_gpu", said))
         .await
@@ -414,7 +414,7 @@ async fn a_log_is_held_to_its_bound_and_followed_all_the_same() {
     let go = home.path().join("go");
     // 20 MiB, and then what is waited for.
     let said = format!(
-        "i=0; while [ $i -lt 20 ]; do seq 100000000 100104856; i=$((i+1)); done; until test -e {}; do sleep 0.01; done; echo last words",
+        "i=0; while [ $i -lt 20 ]; do seq 100000000 100104856; i=$((i+1)); done; until test -e {}; do sleep 0.05; done; echo last words",
         go.display()
     );
     let id = client

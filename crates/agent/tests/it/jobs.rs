@@ -96,7 +96,7 @@ async fn what_a_program_leaves_behind_ends_with_it() {
     // A daemonised child: another session, its parent gone once it has said who it is.
     let left = home.path().join("left");
     let leave = format!(
-        "setsid sh -c 'echo $$; : > {0}; exec sleep 1000' & until test -e {0}; do sleep 0.01; done; exit 0",
+        "setsid sh -c 'echo $$; : > {0}; exec sleep 1000' & until test -e {0}; do sleep 0.05; done; exit 0",
         left.display()
     );
     let id = client
@@ -451,7 +451,7 @@ async fn a_followed_log_ends_with_the_job_and_an_offset_skips() {
     let client = home.connect();
     let gate = home.path().join("gate");
     let waiting = format!(
-        "echo first; until test -e {}; do sleep 0.01; done; printf second",
+        "echo first; until test -e {}; do sleep 0.05; done; printf second",
         gate.display()
     );
     let id = client

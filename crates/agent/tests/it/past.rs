@@ -22,7 +22,7 @@ fn ms(from: Timestamp, to: Timestamp) -> u64 {
 }
 
 fn gated(go: &Path) -> Vec<String> {
-    let script = format!("while [ ! -e {} ]; do sleep 0.01; done", go.display());
+    let script = format!("while [ ! -e {} ]; do sleep 0.05; done", go.display());
     ["sh", "-c", &script].map(str::to_owned).to_vec()
 }
 

@@ -109,7 +109,7 @@ async fn a_daemon_that_is_killed_while_a_job_gives_way_loses_and_doubles_nothing
     let hold = home.path().join("hold");
     fs::write(&hold, "").unwrap();
     let script = format!(
-        "trap 'while [ -e {0} ]; do sleep 0.01; done; exit 0' TERM; echo started; while :; do sleep 0.05; done",
+        "trap 'while [ -e {0} ]; do sleep 0.05; done; exit 0' TERM; echo started; while :; do sleep 0.05; done",
         hold.display()
     );
     let over = client.submit(&whole("a", true, &script)).await.unwrap();
@@ -158,7 +158,7 @@ async fn what_ended_by_itself_before_it_was_told_has_ended() {
     let (mut home, client) = two_projects(&[]).await;
     let go = home.path().join("go");
     let script = format!(
-        "while [ ! -e {} ]; do sleep 0.01; done; exit 7",
+        "while [ ! -e {} ]; do sleep 0.05; done; exit 7",
         go.display()
     );
     let over = client.submit(&whole("a", true, &script)).await.unwrap();

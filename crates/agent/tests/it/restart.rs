@@ -33,7 +33,7 @@ async fn a_killed_daemon_finds_its_jobs_their_slices_and_its_queue_again() {
     let client = home.connect();
     let gate = home.path().join("gate");
     let gated = format!(
-        "until test -e {}; do sleep 0.01; done; exit 7",
+        "until test -e {}; do sleep 0.05; done; exit 7",
         gate.display()
     );
     for queue in ["dual_gpus", "quarter_gpu"] {

@@ -313,7 +313,7 @@ fn in_some_rounds_no_gpu_is_given_out_twice() {
 fn what_another_users_daemon_holds_is_named_and_free_once_its_job_has_ended() {
     let mut machine = Machine::new();
     let gate = machine.folder.path().join("gate");
-    let wait = format!("until test -e {}; do sleep 0.01; done", gate.display());
+    let wait = format!("until test -e {}; do sleep 0.05; done", gate.display());
     let [ana, ben] = &mut machine.users[..] else {
         unreachable!("two users");
     };

@@ -22,7 +22,7 @@ impl Run {
             home.path().join(format!("{name}.said")),
         );
         let script = format!(
-            "echo $$ $DIVVY_JOB_ID $DIVVY_SLICE > {said}.new; mv {said}.new {said}; until test -e {gate}; do sleep 0.01; done; exit 7",
+            "echo $$ $DIVVY_JOB_ID $DIVVY_SLICE > {said}.new; mv {said}.new {said}; until test -e {gate}; do sleep 0.05; done; exit 7",
             said = said.display(),
             gate = gate.display(),
         );

@@ -83,7 +83,7 @@ async fn a_job_waits_for_others_and_is_given_up_when_one_fails_that_had_to_end_w
     let client = home.connect();
     let go = home.path().join("go");
     let script = format!(
-        "while [ ! -e {} ]; do sleep 0.01; done; exit 1",
+        "while [ ! -e {} ]; do sleep 0.05; done; exit 1",
         go.display()
     );
     let first = client.submit(&shell(&script)).await.unwrap();
@@ -271,7 +271,7 @@ async fn retries_are_counted_across_a_crash() {
     let client = home.connect();
     let (ran, go) = (home.path().join("ran"), home.path().join("go"));
     let script = format!(
-        "echo run >> {}; while [ ! -e {} ]; do sleep 0.01; done; exit 9",
+        "echo run >> {}; while [ ! -e {} ]; do sleep 0.05; done; exit 9",
         ran.display(),
         go.display()
     );
@@ -358,7 +358,7 @@ async fn a_job_that_waits_cannot_be_requeued_and_a_cancel_is_the_last_word() {
     let hold = home.path().join("hold");
     fs::write(&hold, "").unwrap();
     let script = format!(
-        "trap 'while [ -e {} ]; do sleep 0.01; done; exit 0' TERM; echo started; while :; do sleep 0.05; done",
+        "trap 'while [ -e {} ]; do sleep 0.05; done; exit 0' TERM; echo started; while :; do sleep 0.05; done",
         hold.display()
     );
     let whole = |script: &str| Submit {
@@ -408,7 +408,7 @@ async fn a_secret_reaches_the_program_and_nothing_that_is_read() {
     let client = home.connect();
     let go = home.path().join("go");
     let script = format!(
-        "while [ ! -e {} ]; do sleep 0.01; done; [ \"$TOKEN\" = {} ] && echo it is there",
+        "while [ ! -e {} ]; do sleep 0.05; done; [ \"$TOKEN\" = {} ] && echo it is there",
         go.display(),
         SECRET.replace("-of", "-\"of\"")
     );
@@ -463,7 +463,7 @@ async fn higher_priorities_come_first_in_their_queue() {
         priority,
         ..shell(script)
     };
-    let hold = format!("while [ ! -e {} ]; do sleep 0.01; done", go.display());
+    let hold = format!("while [ ! -e {} ]; do sleep 0.05; done", go.display());
     let first = client.submit(&whole(-10, &hold)).await.unwrap();
     in_state(&client, &first.id, JobState::Running).await;
     let mut last = first;
@@ -615,7 +615,7 @@ async fn a_key_stands_for_what_was_written_whatever_has_happened_since() {
     let client = home.connect();
     let go = home.path().join("go");
     let script = format!(
-        "while [ ! -e {} ]; do sleep 0.01; done; exit 1",
+        "while [ ! -e {} ]; do sleep 0.05; done; exit 1",
         go.display()
     );
     client.submit(&shell(&script)).await.unwrap();
@@ -731,7 +731,7 @@ async fn an_array_is_a_job_for_each_index_and_no_more_of_them_at_once_than_was_s
     let client = home.connect();
     let (ran, go) = (home.path().join("ran"), home.path().join("go"));
     let script = format!(
-        "echo $DIVVY_ARRAY_INDEX >> {}; while [ ! -e {} ]; do sleep 0.01; done",
+        "echo $DIVVY_ARRAY_INDEX >> {}; while [ ! -e {} ]; do sleep 0.05; done",
         ran.display(),
         go.display()
     );

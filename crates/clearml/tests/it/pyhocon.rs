@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 /// Generated files, and as many again with one sign added, changed or left out. `DIVVY_HOCON_SEEDS=N` tries more, and
 /// `DIVVY_HOCON_SEED=N` one of them. pyhocon does not end, or finds a cycle, where a key means an empty value of its
 /// own above; no seed below 275 leads there.
-const FILES: u64 = 100;
+const FILES: u64 = 60;
 
 const VARIABLES: [(&str, &str); 4] = [
     ("PATH", "/usr/bin:/bin"),

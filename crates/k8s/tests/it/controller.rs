@@ -463,12 +463,12 @@ fn templates_made(view: &View<'_>) -> usize {
 }
 
 #[tokio::test]
-async fn a_burst_of_200_pods_is_admitted_with_one_template() {
+async fn a_burst_of_64_pods_is_admitted_with_one_template() {
     let cluster = Cluster::new();
     let _replicas = two_replicas(&cluster);
-    let refused = burst(&cluster, "pod", 25).await;
-    assert_eq!(refused, [""; 0], "{} of 200 refused", refused.len());
-    assert_eq!(cluster.server.look(|view| view.made("pods")), 200);
+    let refused = burst(&cluster, "pod", 8).await;
+    assert_eq!(refused, [""; 0], "{} of 64 refused", refused.len());
+    assert_eq!(cluster.server.look(|view| view.made("pods")), 64);
     assert_eq!(cluster.server.look(templates_made), 1);
 }
 

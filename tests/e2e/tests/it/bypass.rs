@@ -432,7 +432,7 @@ fn a_process_that_kills_its_supervisor_and_leaves_its_session_is_its_jobs_by_the
     let bytes = TAKEN.to_string();
     // By the time the evader begins, init is its parent; the job's own program waits beside it.
     let evader = format!(
-        "while ! test -e {alone}; do sleep 0.01; done; \
+        "while ! test -e {alone}; do sleep 0.05; done; \
          exec env -u LD_PRELOAD {probe} hold --bytes {bytes} --until-file {held}"
     );
     let script =
@@ -469,7 +469,7 @@ fn memory_held_past_the_limiter_is_counted_inside_the_limit() {
     let other = home.gate("other");
     let script = format!(
         "env -u LD_PRELOAD {probe} hold --bytes {TAKEN} --until-file {other} & \
-         while ! test -e {gate}; do sleep 0.01; done; {probe} fill --route linear --step 64M; wait"
+         while ! test -e {gate}; do sleep 0.05; done; {probe} fill --route linear --step 64M; wait"
     );
     let job = home.submit(&["--gpu-memory", "8G"], &["sh", "-c", &script]);
     let _ = told(&home, &job);
@@ -500,7 +500,7 @@ fn by_policy_a_slice_gets_nothing_more_until_the_bypass_is_over() {
     let home = preloaded("a100-80gb:1");
     let _daemon = home.daemon(&["--on-bypass", "deny"]);
     let (probe, gate) = (home.program("cudarc_probe"), home.gate("evader"));
-    let wait = |name: &str| format!("while ! test -e {}; do sleep 0.01; done", home.gate(name));
+    let wait = |name: &str| format!("while ! test -e {}; do sleep 0.05; done", home.gate(name));
     let script = format!(
         "env -u LD_PRELOAD {probe} hold --bytes 1G --until-file {gate} & {}; {probe} fill; {}; {probe} fill",
         wait("first"),

@@ -59,7 +59,7 @@ fn jobs_slices_exit_codes_and_the_queue_survive_the_daemon() {
     let daemon = home.daemon(&QUEUES);
     let holder = home.submit_holder(&["-q", "half"], 3 * GIB, "holder");
     let script = format!(
-        "while [ ! -e {} ]; do sleep 0.02; done; exit 7",
+        "while [ ! -e {} ]; do sleep 0.05; done; exit 7",
         home.gate("seven")
     );
     let seven = home.submit(&["-q", "half"], &["sh", "-c", &script]);

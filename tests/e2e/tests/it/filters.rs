@@ -119,7 +119,7 @@ fn act_beside_ending_jobs(rounds: usize) {
         let seconds = format!("0.{:02}", round * 7 % 23);
         for action in ["hold", "release", "suspend", "resume", "requeue", "cancel"] {
             for _ in 0..3 {
-                home.submit(&typed("-g 0.25"), &["sleep", &seconds]);
+                let _ = home.submit(&typed("-g 0.25"), &["sleep", &seconds]);
             }
             let _ = home.divvy(&[action, "--me", "--yes", "-o", "name"]).ok();
         }

@@ -821,7 +821,7 @@ fn a_job_starts_after_those_it_names_and_one_that_needs_them_to_end_well_gives_u
     let home = Home::new("a100-80gb:1");
     let _daemon = home.daemon(&[]);
     let script = format!(
-        "until test -e {}; do sleep 0.01; done; exit 3",
+        "until test -e {}; do sleep 0.05; done; exit 3",
         home.gate("go")
     );
     let first = home.submit(&["-g", "0.25"], &["sh", "-c", &script]);
@@ -970,7 +970,7 @@ fn without_signals_attach_ends_alone_and_what_is_followed_is_told_to_its_end() {
     let home = Home::new("a100-80gb:1");
     let _daemon = home.daemon(&[]);
     let script = format!(
-        "echo begun; until test -e {}; do sleep 0.01; done; echo done",
+        "echo begun; until test -e {}; do sleep 0.05; done; echo done",
         home.gate("go")
     );
     let id = home.submit(&["-g", "0.25"], &["sh", "-c", &script]);
@@ -1012,7 +1012,7 @@ fn of_an_array_64_logs_are_followed_at_once() {
     let home = Home::new("a100-80gb:1");
     let _daemon = home.daemon(&[]);
     let script = format!(
-        "echo hi; [ $DIVVY_ARRAY_INDEX = 65 ] || until test -e {}; do sleep 0.01; done",
+        "echo hi; [ $DIVVY_ARRAY_INDEX = 65 ] || until test -e {}; do sleep 0.05; done",
         home.gate("go")
     );
     let flags = ["-g", "0.25", "--array", "1-65", "--hold"];

@@ -103,7 +103,7 @@ fn an_exit_code_that_the_disk_does_not_take_is_recorded_once_it_does() {
     let home = Home::new("a100-80gb:1");
     let _daemon = home.daemon(&[]);
     let script = format!(
-        "until test -e {}; do sleep 0.02; done; exit 5",
+        "until test -e {}; do sleep 0.05; done; exit 5",
         home.gate("go")
     );
     let job = home.submit(&["-g", "0.5"], &["sh", "-c", &script]);

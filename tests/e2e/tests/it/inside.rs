@@ -167,7 +167,7 @@ fn attach_says_what_comes_passes_signals_and_the_code_and_outlives_the_daemon() 
     let daemon = home.daemon(&[]);
     let gate = home.gate("go");
     let said = format!(
-        "trap 'echo caught; exit 7' INT; echo early; until test -e {gate}; do sleep 0.01; done; echo late; while :; do sleep 0.01; done"
+        "trap 'echo caught; exit 7' INT; echo early; until test -e {gate}; do sleep 0.05; done; echo late; while :; do sleep 0.05; done"
     );
     let id = home.submit(&["-g", "0.25", "--name", "train"], &["sh", "-c", &said]);
     home.running(&id);

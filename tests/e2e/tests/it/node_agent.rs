@@ -84,7 +84,7 @@ fn the_daemon_runs_from_the_nodes_disk_with_its_libraries_beside_it() {
 #[test]
 fn the_first_process_stays_passes_a_signal_on_and_ends_as_the_daemon_does() {
     let node = Node::new();
-    let daemon = "#!/bin/sh\ntrap 'exit 5' TERM\necho started\nwhile :; do sleep 0.01; done\n";
+    let daemon = "#!/bin/sh\ntrap 'exit 5' TERM\necho started\nwhile :; do sleep 0.05; done\n";
     write_program(&node.at("image/bin/divvy"), daemon);
     let mut script = node
         .command()

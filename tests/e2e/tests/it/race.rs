@@ -6,7 +6,7 @@ use serde_json::Value;
 
 const PROCESSES: u64 = 8;
 /// Rounds in the first tier and in the second.
-const FEW: u64 = 150;
+const FEW: u64 = 60;
 const MANY: u64 = 1000;
 const GRANULE: u64 = 2 * MIB;
 

@@ -74,7 +74,7 @@ fn a_run_that_divvy_ends_says_when_and_why_also_when_the_daemon_is_gone() {
     let gate = home.gate("go");
     let ready = home.scratch().join("ready");
     let script = format!(
-        "trap 'until [ -e {gate} ]; do sleep 0.01; done; exit 0' TERM; : > {}; while :; do sleep 0.01; done",
+        "trap 'until [ -e {gate} ]; do sleep 0.05; done; exit 0' TERM; : > {}; while :; do sleep 0.05; done",
         ready.display()
     );
     let mut run = home.divvy_command(&["run", "-g", "0.5", "--", "sh", "-c", &script]);
@@ -392,7 +392,7 @@ fn a_submitted_job_can_be_followed_waited_for_and_cancelled() {
     let _daemon = home.daemon(&[]);
     let gate = home.gate("go");
     let script =
-        format!("echo first; while [ ! -e {gate} ]; do sleep 0.02; done; echo second; exit 7");
+        format!("echo first; while [ ! -e {gate} ]; do sleep 0.05; done; echo second; exit 7");
     let id = home.submit(&["-g", "0.5", "--name", "talker"], &["sh", "-c", &script]);
     let mut follower = Dialog::start(&mut home.divvy_command(&["logs", "-f", "talker"]));
     assert_eq!(follower.line(), "first\n");
