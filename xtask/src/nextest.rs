@@ -114,7 +114,7 @@ fn numbers(version: &str) -> Vec<u64> {
 
 /// How many tests run at a time: twice the processors, since half of the tests wait for a daemon most of the time.
 fn threads() -> usize {
-    2 * std::thread::available_parallelism().map_or(2, usize::from)
+    3 * std::thread::available_parallelism().map_or(2, usize::from)
 }
 
 /// One run of the tests.

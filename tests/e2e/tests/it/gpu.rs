@@ -6,8 +6,14 @@ use divvy_e2e::{Home, Programs, python};
 use divvy_testkit::bounded_for;
 use serde_json::Value;
 
-#[test]
-fn over_simulated_gpus_every_item_works_or_says_what_it_lacks() {
+mod exhaustive {
+    #[test]
+    fn over_simulated_gpus_every_item_works_or_says_what_it_lacks() {
+        super::every_item_works_or_says_what_it_lacks();
+    }
+}
+
+fn every_item_works_or_says_what_it_lacks() {
     let home = Home::with(Programs::of_this_test(), None);
     let path = home.scratch().join("report.json");
     let mut gpu = home.command(home.program("gpu"));
