@@ -21,6 +21,7 @@ mod nextest;
 mod page;
 mod prose;
 mod rooms;
+mod scratch;
 mod shots;
 mod smi;
 mod soak;

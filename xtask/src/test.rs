@@ -8,7 +8,7 @@
 //! CONTRIBUTING.md has a table of the second tier, and of the tests of the first tier that cover the same promises.
 
 use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Instant;
 
@@ -16,6 +16,7 @@ use anyhow::{Context, Result};
 
 use crate::cargo::{self, cargo, root, target};
 use crate::nextest::{self, Run, Tally};
+use crate::scratch::Scratch;
 use crate::steps::{answer, run, step};
 use crate::tier_time::{TierTime, processor_seconds_of_children};
 use crate::{advisories, allocators, axe, deny, dist, helm, page, prose, smi, tools, venv};
@@ -123,10 +124,17 @@ pub fn run_tiers(args: &Args) -> Result<()> {
         )?;
         variables.extend(axe.map(|file| ("DIVVY_TEST_AXE", file)));
     }
+    let scratch = step(
+        "temporary folder",
+        "in memory for the journals of the tests' daemons; needs root",
+        Scratch::mount,
+    )?;
+    let temporary = scratch.as_ref().map(Scratch::folder);
+    variables.extend(temporary.map(|folder| ("TMPDIR", folder.to_owned())));
     let engine = step(
         "container engine",
         "one Docker daemon with images for all tests; needs root",
-        || Engine::start("docker"),
+        || Engine::start("docker", temporary),
     )?;
     variables.extend(
         engine
@@ -164,6 +172,7 @@ pub fn run_tiers(args: &Args) -> Result<()> {
         tally += second_tier(test)?;
     }
     drop(engine);
+    drop(scratch);
     let recorded = TierTime::recorded()?;
     if args.record {
         time.record()?;
@@ -212,10 +221,11 @@ struct Engine {
 
 impl Engine {
     /// `None` if this machine has no engine; the program prints the reason.
-    fn start(kind: &str) -> Result<Option<Self>> {
+    fn start(kind: &str, temporary: Option<&Path>) -> Result<Option<Self>> {
         let mut process = Command::new(target().join("debug/engine"))
             .arg(kind)
             .env("DIVVY_TEST_PROGRAMS", target().join("debug"))
+            .envs(temporary.map(|folder| ("TMPDIR", folder)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

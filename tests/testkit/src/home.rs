@@ -25,7 +25,7 @@ use crate::failpoints::CRASH_AT;
 use crate::record::{end_all, recorded};
 use crate::{
     Bounded as _, CommandOutput, PATIENCE, Programs, kill_all_that_mention, signals, until,
-    until_async,
+    until_async, until_passing,
 };
 
 /// Variables of the caller that would leak into what is tested.
@@ -146,7 +146,7 @@ impl Home {
     /// When its folder cannot be made.
     #[must_use]
     pub fn empty() -> Self {
-        let folder = TempDir::new_in("/tmp").expect("a temporary folder can be made");
+        let folder = TempDir::new().expect("a temporary folder can be made");
         let path = folder.path().to_owned();
         Self::at(folder, path, Programs::of_this_test(), None)
     }
@@ -442,7 +442,8 @@ impl Home {
     pub fn start_by(&mut self, command: &mut Command) {
         let mut daemon = self.spawn(command);
         let socket = self.socket();
-        until("the daemon takes connections", || {
+        // A daemon of a crash test may die soon after that.
+        until_passing("the daemon takes connections", || {
             if let Some(status) = daemon.status() {
                 panic!("the daemon ended with {status}: {}", self.daemon_log());
             }

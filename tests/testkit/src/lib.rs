@@ -50,4 +50,7 @@ pub use processes::{is_alive, kill_all_that_mention, signal};
 pub use programs::{Programs, divvy};
 pub use record::{has_spec, recorded};
 pub use rng::Rng;
-pub use wait::{Bounded, Look, PATIENCE, bounded, bounded_for, join, let_pass, until, until_async};
+pub use wait::{
+    Bounded, Look, PATIENCE, bounded, bounded_for, join, let_pass, until, until_async,
+    until_passing,
+};

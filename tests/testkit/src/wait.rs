@@ -77,6 +77,23 @@ pub async fn until_async<T>(what: impl Display, mut look: impl AsyncFnMut() -> O
     }
 }
 
+/// As [`until`], with a look every 2 ms: for a look that takes next to nothing, at a condition that may pass soon after it
+/// came true.
+///
+/// # Panics
+/// As [`until`].
+#[track_caller]
+pub fn until_passing<L: Look>(what: impl Display, mut look: impl FnMut() -> L) -> L::Found {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look().found() {
+            return found;
+        }
+        assert!(began.elapsed() < PATIENCE, "{}", in_vain(&what));
+        thread::sleep(PAUSES[0]);
+    }
+}
+
 /// A tenth of the time that the wait has taken: it ends at most that much later than it could.
 fn pause(began: Instant) -> Duration {
     let [shortest, longest] = PAUSES;

@@ -14,7 +14,7 @@ struct Home(TempDir);
 
 impl Home {
     fn new(conf: &str) -> Self {
-        let home = Self(TempDir::new_in("/tmp").expect("a temporary folder"));
+        let home = Self(TempDir::new().expect("a temporary folder"));
         fs::write(home.conf(), conf).expect("a file");
         home
     }
