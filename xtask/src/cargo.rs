@@ -151,3 +151,34 @@ pub fn fetch() -> Result<()> {
     }
     run(&mut cargo(&["fetch", "--locked"]))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// `PACKAGE VERSION [FEATURES]` of what these words of `cargo tree` select.
+    fn features(words: &[&str]) -> BTreeSet<String> {
+        let format = ["--prefix", "none", "--format", "{p} [{f}]"];
+        let mut tree = cargo(&["tree", "--locked", "--offline"]);
+        let lines = answer(tree.args(words).args(format)).expect("the crates are on this machine");
+        // The mark of what the tree has shown before.
+        let lines = lines.lines().map(|line| line.trim_end_matches(" (*)"));
+        lines.map(str::to_owned).collect()
+    }
+
+    /// `cargo xtask test` compiles xtask alone, and then the workspace. A crate with other features in the workspace is
+    /// compiled twice, and with it each crate that depends on it: that was 63 s of the processor.
+    #[test]
+    fn the_features_of_xtasks_crates_are_those_of_the_workspace() {
+        let alone = features(&["--package", "xtask", "--edges", "normal,build"]);
+        let workspace = features(&["--workspace", "--edges", "all"]);
+        assert!(alone.len() > 50, "{alone:?}");
+        let other: Vec<&String> = alone.difference(&workspace).collect();
+        assert!(
+            other.is_empty(),
+            "give these crates the workspace's features in xtask/Cargo.toml: {other:#?}"
+        );
+    }
+}
