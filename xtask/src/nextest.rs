@@ -112,7 +112,7 @@ fn numbers(version: &str) -> Vec<u64> {
     parts.map_while(|part| part.parse().ok()).collect()
 }
 
-/// How many tests run at a time: twice the processors, since half of the tests wait for a daemon most of the time.
+/// How many tests run at a time: three times the processors, since most tests wait for a daemon half of their time.
 fn threads() -> usize {
     3 * std::thread::available_parallelism().map_or(2, usize::from)
 }

@@ -14,6 +14,7 @@ const TESTS: [(&str, &str); 6] = [
     ("divvy-core", "crates/core/tests/it"),
     ("divvy-cli", "crates/cli/src"),
     ("divvy-e2e", "tests/e2e/tests/it"),
+    ("divvy-k8s", "crates/k8s/tests/it"),
     ("divvy-shim", "crates/shim/tests/it"),
     ("divvy-slurm", "crates/slurm/tests/it"),
 ];

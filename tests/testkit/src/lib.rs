@@ -46,7 +46,7 @@ pub use compile::{compiled, filled, links, written};
 pub use home::{Daemon, Home, can_be_users};
 pub use http::call;
 pub use jobs::{SEED, ended, in_state, log, quarter, refused, script, two_run_and_one_waits};
-pub use processes::{is_alive, kill_all_that_mention, signal};
+pub use processes::{is_alive, kill_all_that_mention, mentions, signal};
 pub use programs::{Programs, divvy};
 pub use record::{has_spec, recorded};
 pub use rng::Rng;

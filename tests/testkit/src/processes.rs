@@ -55,11 +55,15 @@ fn mentioning(text: &str) -> Vec<Pid> {
         .filter(|pid| pid.as_raw_pid().cast_unsigned() != std::process::id())
         .filter(|pid| {
             // A zombie has an empty environment, so the loop above ends.
-            fs::read(format!("/proc/{}/environ", pid.as_raw_pid())).is_ok_and(|environ| {
-                environ
-                    .windows(text.len())
-                    .any(|window| window == text.as_bytes())
-            })
+            fs::read(format!("/proc/{}/environ", pid.as_raw_pid()))
+                .is_ok_and(|environ| mentions(&environ, text))
         })
         .collect()
+}
+
+/// Whether bytes contain a text. The search is the standard library's, which is optimised: a search written here takes a
+/// second for 20 MB of a journal, and a test that ends looks at the environment of every process.
+#[must_use]
+pub fn mentions(bytes: &[u8], text: &str) -> bool {
+    String::from_utf8_lossy(bytes).contains(text)
 }

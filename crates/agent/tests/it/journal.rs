@@ -9,7 +9,9 @@ use std::process::Output;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{Amount, EndReason, ErrorCode, Job, JobState, JournalFile, Resize, Submit};
-use divvy_testkit::{Home, ended, in_state, is_alive, quarter, signal, until, until_async};
+use divvy_testkit::{
+    Home, ended, in_state, is_alive, mentions, quarter, signal, until, until_async,
+};
 
 /// One GPU.
 const ONE: [&str; 2] = ["--sim", "a100-80gb:1"];
@@ -137,10 +139,9 @@ async fn a_restored_journal_runs_no_job_twice_and_takes_over_what_has_happened_s
     client.submit(&secret).await.unwrap();
     let copy = done(&home.run(&["admin", "journal", "copy", "-o", "json"]));
     assert_eq!((copy.jobs_living, copy.jobs_ended), (3, 0));
-    let has = |bytes: &[u8], word: &[u8]| bytes.windows(word.len()).any(|some| some == word);
     let copied = fs::read(&copy.path).unwrap();
-    assert!(has(&copied, b"of-the-copy"), "environments are copied");
-    assert!(!has(&copied, b"quiet"), "a secret is in the copy");
+    assert!(mentions(&copied, "of-the-copy"), "environments are copied");
+    assert!(!mentions(&copied, "quiet"), "a secret is in the copy");
     let mode = fs::metadata(&copy.path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "the copy is its owner's");
 
@@ -177,7 +178,7 @@ async fn a_restored_journal_runs_no_job_twice_and_takes_over_what_has_happened_s
     let journal = fs::read(home.path().join("state.db")).unwrap();
     let wal = fs::read(home.path().join("state.db-wal")).unwrap();
     assert!(
-        !has(&journal, b"quiet") && !has(&wal, b"quiet"),
+        !mentions(&journal, "quiet") && !mentions(&wal, "quiet"),
         "a secret is in the journal"
     );
 }

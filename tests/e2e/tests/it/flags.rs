@@ -10,7 +10,7 @@ use std::process::Stdio;
 
 use divvy_api::v1::{EndReason, IdleAction, JobState};
 use divvy_e2e::{Home, MIB, help, until};
-use divvy_testkit::Bounded as _;
+use divvy_testkit::{Bounded as _, mentions};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -795,7 +795,7 @@ fn variables_come_from_words_files_and_the_shell_and_secrets_are_written_nowhere
             files.extend(below.map(|entry| entry.expect("an entry").path()));
         } else if path.is_file() && !path.ends_with("log") {
             let bytes = fs::read(&path).expect("the file is ours");
-            let holds = bytes.windows(9).any(|part| part == b"hush-hush");
+            let holds = mentions(&bytes, "hush-hush");
             assert!(!holds, "the secret is in {}", path.display());
         }
     }

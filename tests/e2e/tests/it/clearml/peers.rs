@@ -116,65 +116,70 @@ fn the_stock_sdk_queues_a_task_and_the_stock_agent_runs_it_to_its_end() {
     scene.assert_no_complaints();
 }
 
-#[test]
-fn the_stock_agent_marks_a_task_failed_whose_program_fails() {
-    let scene = Scene::with(Arc::new(Server::stub()), "a100-80gb:1", Agent::Stock);
-    scene.open("bad");
-    let task = scene
-        .draft("bad", &scene.program("bad", 3), &json!({}))
-        .enqueue("quarter_gpu");
-    let id = task.id();
-    scene.stub().must(
-        "queues.get_next_task",
-        json!({ "queue": scene.queue_id("quarter_gpu") }),
-    );
-    let status = stock(&scene, &["execute", "--full-monitoring", "--id", &id])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .wait_bounded();
-    assert!(
-        status.expect("Python starts").success(),
-        "its own exit code says nothing of the task's"
-    );
-    let fields = task.fields();
-    assert_eq!(fields["status"], "failed", "{fields}");
-    assert_eq!(fields["status_reason"], "worker execution exit code 3");
-    scene.assert_no_complaints();
-}
+mod exhaustive {
+    use super::*;
 
-#[test]
-fn the_stock_daemon_pulls_registers_reports_and_sees_an_abort() {
-    let scene = Scene::with(Arc::new(Server::stub()), "a100-80gb:1", Agent::Stock);
-    let task = scene.enqueued("quarter_gpu", "long");
-    let log = fs::File::create(scene.home.scratch().join("stock.log")).expect("the folder is ours");
-    let words = [
-        "daemon",
-        "--queue",
-        "quarter_gpu",
-        "--foreground",
-        "--gpus",
-        "0",
-    ];
-    let daemon = stock(&scene, &words)
-        .stdout(log.try_clone().expect("a file can be cloned"))
-        .stderr(log)
-        .spawn();
-    let _daemon = Running(daemon.expect("Python starts"));
-    until("the task runs", || (task.runs() == 1).then_some(()));
-    assert_eq!(scene.stub().waiting("quarter_gpu"), [] as [String; 0]);
-    until("its worker is known by its task", || {
-        let workers = scene.stub().workers();
-        workers
-            .into_iter()
-            .find(|worker| worker.id == "node1:gpu0" && worker.task.as_deref() == Some(&task.id()))
-    });
-    scene
-        .stub()
-        .must("tasks.stop", json!({ "task": task.id() }));
-    assert_eq!(task.fields()["status_message"], "stopping");
-    task.becomes("stopped");
-    // It asks for what open servers do not have, and lives without.
-    let mut complaints = scene.stub().complaints();
-    complaints.retain(|complaint| !complaint.starts_with("workers.get_runtime_properties"));
-    assert!(complaints.is_empty(), "{complaints:?}");
+    #[test]
+    fn the_stock_agent_marks_a_task_failed_whose_program_fails() {
+        let scene = Scene::with(Arc::new(Server::stub()), "a100-80gb:1", Agent::Stock);
+        scene.open("bad");
+        let task = scene
+            .draft("bad", &scene.program("bad", 3), &json!({}))
+            .enqueue("quarter_gpu");
+        let id = task.id();
+        scene.stub().must(
+            "queues.get_next_task",
+            json!({ "queue": scene.queue_id("quarter_gpu") }),
+        );
+        let status = stock(&scene, &["execute", "--full-monitoring", "--id", &id])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .wait_bounded();
+        assert!(
+            status.expect("Python starts").success(),
+            "its own exit code says nothing of the task's"
+        );
+        let fields = task.fields();
+        assert_eq!(fields["status"], "failed", "{fields}");
+        assert_eq!(fields["status_reason"], "worker execution exit code 3");
+        scene.assert_no_complaints();
+    }
+
+    #[test]
+    fn the_stock_daemon_pulls_registers_reports_and_sees_an_abort() {
+        let scene = Scene::with(Arc::new(Server::stub()), "a100-80gb:1", Agent::Stock);
+        let task = scene.enqueued("quarter_gpu", "long");
+        let log =
+            fs::File::create(scene.home.scratch().join("stock.log")).expect("the folder is ours");
+        let words = [
+            "daemon",
+            "--queue",
+            "quarter_gpu",
+            "--foreground",
+            "--gpus",
+            "0",
+        ];
+        let daemon = stock(&scene, &words)
+            .stdout(log.try_clone().expect("a file can be cloned"))
+            .stderr(log)
+            .spawn();
+        let _daemon = Running(daemon.expect("Python starts"));
+        until("the task runs", || (task.runs() == 1).then_some(()));
+        assert_eq!(scene.stub().waiting("quarter_gpu"), [] as [String; 0]);
+        until("its worker is known by its task", || {
+            let workers = scene.stub().workers();
+            workers.into_iter().find(|worker| {
+                worker.id == "node1:gpu0" && worker.task.as_deref() == Some(&task.id())
+            })
+        });
+        scene
+            .stub()
+            .must("tasks.stop", json!({ "task": task.id() }));
+        assert_eq!(task.fields()["status_message"], "stopping");
+        task.becomes("stopped");
+        // It asks for what open servers do not have, and lives without.
+        let mut complaints = scene.stub().complaints();
+        complaints.retain(|complaint| !complaint.starts_with("workers.get_runtime_properties"));
+        assert!(complaints.is_empty(), "{complaints:?}");
+    }
 }
