@@ -402,6 +402,17 @@ fn a_submitted_job_can_be_followed_waited_for_and_cancelled() {
     assert_eq!(follower.finish(), 0);
     let _ = home.divvy(&["wait", &id]).exits(7);
     assert_eq!(home.divvy(&["logs", &id]).ok().stdout, "first\nsecond\n");
+    // Of several jobs the first that failed decides, wherever it stands.
+    let well = home.submit(&["-g", "0.5"], &["true"]);
+    let worse = home.submit(&["-g", "0.5"], &["sh", "-c", "exit 8"]);
+    for (jobs, code) in [
+        ([&id, &well, &well], 7),
+        ([&well, &id, &well], 7),
+        ([&well, &worse, &id], 8),
+    ] {
+        let words = [&["wait"], &jobs.map(String::as_str)[..]].concat();
+        let _ = home.divvy(&words).exits(code);
+    }
 
     let endless = home.submit(&["-g", "0.5"], &["sh", "-c", "echo up; exec sleep 600"]);
     let pid = home.running(&endless).pid.unwrap();

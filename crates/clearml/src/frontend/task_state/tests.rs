@@ -287,20 +287,22 @@ fn seen(status: Status) -> Event {
     }
 }
 
+/// From the queue to a running program.
+fn to_running() -> [Event; 6] {
+    [
+        seen(Status::Queued),
+        Event::Popped,
+        seen(Status::Queued),
+        Event::Started,
+        seen(Status::InProgress),
+        Event::Confirmed,
+    ]
+}
+
 #[test]
 fn a_task_goes_from_its_queue_to_its_end_without_a_detour() {
-    let life = walk(
-        TaskLifecycle::new(),
-        &[
-            seen(Status::Queued),
-            Event::Popped,
-            seen(Status::Queued),
-            Event::Started,
-            seen(Status::InProgress),
-            Event::Confirmed,
-            Event::JobEnded(JobEnd::Exited(0)),
-        ],
-    );
+    let life = walk(TaskLifecycle::new(), &to_running());
+    let life = life.on(Event::JobEnded(JobEnd::Exited(0)));
     assert_eq!(
         life.action(),
         Action::ReportEnd(Ending::Job(JobEnd::Exited(0)))
@@ -309,6 +311,22 @@ fn a_task_goes_from_its_queue_to_its_end_without_a_detour() {
         life.on(Event::EndReported).action(),
         Action::Finish(Outcome::Ended)
     );
+}
+
+/// A daemon that is asked to stop leaves no task's job running, whatever it waits for at that moment.
+#[test]
+fn no_task_runs_on_after_a_stop_at_any_step() {
+    for step in 0..=to_running().len() {
+        let (before, after) = (&to_running()[..step], &to_running()[step..]);
+        let stopped = walk(TaskLifecycle::new(), before).on(Event::Stop);
+        let life = walk(stopped, after);
+        let expected = match step {
+            0 => Action::Finish(Outcome::NotOurs),
+            1..=4 => Action::PutBack,
+            _ => Action::Cancel,
+        };
+        assert_eq!(life.action(), expected, "a stop after {before:?}");
+    }
 }
 
 #[test]
