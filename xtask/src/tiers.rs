@@ -9,7 +9,7 @@ use crate::cargo::root;
 use crate::sources::sources;
 
 /// Packages of the table, and where each has its tests.
-const TESTS: [(&str, &str); 6] = [
+const TESTS: [(&str, &str); 7] = [
     ("divvy-agent", "crates/agent/tests/it"),
     ("divvy-core", "crates/core/tests/it"),
     ("divvy-cli", "crates/cli/src"),
