@@ -1,3 +1,4 @@
-//! Does nothing: Cargo reads the build dependencies of a package only if it has a build script (Cargo.toml says what for).
+//! Build script without work, for the features of build dependencies: Cargo reads them only beside a build script
+//! (Cargo.toml).
 
 fn main() {}

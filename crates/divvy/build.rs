@@ -1,8 +1,8 @@
-//! How the program is linked.
+//! Build script: links the debug build at a fixed address (`-no-pie`).
 
 fn main() {
-    // 250,000 relocations are 4 of the 10 ms of the processor that an unoptimised `divvy` takes to start, and the tests
-    // start it ten thousand times. A release stays position-independent: its addresses are random.
+    // 250,000 relocations are half of the 10 ms of the processor that an unoptimised `divvy` takes to start, and the
+    // tests start it thousands of times. A release stays position-independent: its addresses are random.
     if std::env::var("PROFILE").as_deref() == Ok("debug") {
         println!("cargo:rustc-link-arg-bins=-no-pie");
     }

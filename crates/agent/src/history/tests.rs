@@ -457,9 +457,7 @@ fn a_deleted_job_leaves_the_files() {
         let files = fs::read_dir(folder.path()).unwrap();
         files.into_iter().any(|file| {
             let content = fs::read(file.unwrap().path()).unwrap();
-            content
-                .windows(text.len())
-                .any(|part| part == text.as_bytes())
+            divvy_testkit::mentions(&content, text)
         })
     };
     assert!(holds("slice:7/gpu0.5a"));
