@@ -237,15 +237,22 @@ impl Trials {
     }
 }
 
-/// The snapshot without the jobs behind this one, where they make no difference to it.
+/// The snapshot without the jobs behind this one, where they make no difference to it. A job that yields may be passed
+/// by those that follow it and yield, too: they stay.
 fn up_to(snapshot: &Snapshot, job: JobId) -> Snapshot {
     let mut shorter = snapshot.clone();
     if snapshot.order == Order::Strict && snapshot.projects.is_empty() {
         let mut turns = queue_order(snapshot).into_iter();
         let mut counts = vec![0; snapshot.queues.len()];
         for (queue, place) in &mut turns {
+            let waiting = &snapshot.queues[queue].waiting;
+            let this = &waiting[place];
             counts[queue] = place + 1;
-            if snapshot.queues[queue].waiting[place].job == job {
+            if this.job == job {
+                let passes = |other: &&PendingJob| {
+                    this.yields && other.yields && other.owner.priority == this.owner.priority
+                };
+                counts[queue] += waiting[place + 1..].iter().take_while(passes).count();
                 break;
             }
         }

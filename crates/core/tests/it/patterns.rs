@@ -1,11 +1,12 @@
 //! Patterns: behind a head, jobs that fill a GPU exactly start first, among jobs that yield.
 
-use divvy_core::{JobId, PendingJob, Plan, Request, Snapshot, plan, starts_now};
+use divvy_core::{JobId, PendingJob, Plan, Request, Snapshot, plan, starts_now, why};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
 use crate::node::{Node, amount};
+use crate::plan_props::what_would_start_a_job_does;
 
 fn on(indices: &[u32], text: &str) -> Request {
     Request {
@@ -59,6 +60,23 @@ fn a_job_that_no_longer_yields_is_not_passed_and_passes_none() {
     assert_eq!(started(&plan(&node.snapshot)), [first, old]);
     node.snapshot.queues[0].waiting[1].yields = false;
     assert_eq!(started(&plan(&node.snapshot)), [first, old]);
+}
+
+#[test]
+fn an_end_that_starts_another_job_in_its_place_is_no_way_to_start_it() {
+    let mut node = behind_a_head(1);
+    let holder = node.ask("1");
+    node.start();
+    let large = node.ask("0.875");
+    // Once the holder ends, the large job would start, did a later one not fill the GPU.
+    let says = |node: &Node| {
+        let why = why(&node.snapshot, JobId(large)).expect("a pending job");
+        let end = format!("would start when #{holder} ends");
+        why.suggestions.iter().any(|other| other.text == end)
+    };
+    assert!(says(&node));
+    node.ask("1");
+    assert!(!says(&node));
 }
 
 #[test]
@@ -183,6 +201,12 @@ proptest! {
             starts.filter(|start| kept.contains(&start.job)).collect::<Vec<_>>()
         };
         prop_assert_eq!(starts(&snapshot), starts(&above));
+    }
+
+    /// Also where a job that follows would pass it.
+    #[test]
+    fn what_why_says_of_a_job_that_yields_is_true((node, _) in crowds()) {
+        what_would_start_a_job_does(&node.snapshot)?;
     }
 
     #[test]

@@ -400,6 +400,98 @@ fn first_that_waits(plan: &Plan) -> Option<JobId> {
     waits.next().map(|wait| wait.job)
 }
 
+/// Each change that `why` names for the first jobs that wait starts its job when made.
+pub(crate) fn what_would_start_a_job_does(snapshot: &Snapshot) -> Result<(), TestCaseError> {
+    let waits = plan(snapshot).waits;
+    for wait in waits.iter().take(5) {
+        let why = why(snapshot, wait.job).expect("a job of the node");
+        let further = why.summary.strip_prefix(&wait.reason.to_string());
+        prop_assert!(
+            further.is_some_and(|more| more.is_empty() || more.starts_with("; ")),
+            "{}",
+            why.summary
+        );
+        prop_assert_eq!(why.gpus.len(), snapshot.gpus.len());
+        for Suggestion { text, change } in why.suggestions {
+            let mut changed = snapshot.clone();
+            if let Some(SuggestedChange::Queue(name, amount)) = &change {
+                let mut moved = None;
+                for queue in &mut changed.queues {
+                    moved = queue
+                        .waiting
+                        .extract_if(.., |waiting| waiting.job == wait.job)
+                        .last()
+                        .or(moved);
+                }
+                let mut moved = moved.expect("a waiting job");
+                moved.request.amount = *amount;
+                let queue = changed
+                    .queues
+                    .iter_mut()
+                    .find(|queue| queue.spec.name == *name)
+                    .expect("a queue");
+                queue.waiting.push(moved);
+                sort_queue(&mut queue.waiting);
+                let starts = plan(&changed).starts;
+                prop_assert!(
+                    starts.iter().any(|start| start.job == wait.job),
+                    "{} for #{}",
+                    text,
+                    wait.job
+                );
+                continue;
+            }
+            let jobs: BTreeSet<u64> = text
+                .split('#')
+                .skip(1)
+                .map(|rest| {
+                    rest.split(|c: char| !c.is_ascii_digit())
+                        .next()
+                        .expect("a number")
+                        .parse()
+                        .expect("a number")
+                })
+                .collect();
+            let flag = ["-g ", "--gpu-memory ", "--mig-profile "]
+                .iter()
+                .find_map(|flag| {
+                    text.strip_prefix("would start now with ")?
+                        .strip_prefix(flag)
+                });
+            let mut requests = changed
+                .queues
+                .iter_mut()
+                .flat_map(|queue| &mut queue.waiting);
+            let its = requests
+                .find(|waiting| waiting.job == wait.job)
+                .expect("a waiting job");
+            if text.starts_with("would start now without --isolation") {
+                its.request.isolation = Isolation::Any;
+            } else if text == "would start now without --gpu-memory-exact" {
+                its.request.exact = false;
+            } else if let Some(flag) = flag {
+                its.request.amount = amount(flag);
+            } else if text.contains("any one of") {
+                changed
+                    .held
+                    .retain(|held| Some(&held.job.0) != jobs.first());
+            } else if text.ends_with(" end") || text.ends_with(" ends") {
+                changed.held.retain(|held| !jobs.contains(&held.job.0));
+            } else {
+                continue;
+            }
+            let starts = plan(&changed).starts;
+            prop_assert!(
+                starts.iter().any(|start| start.job == wait.job),
+                "{} for #{}",
+                text,
+                wait.job
+            );
+        }
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
@@ -543,53 +635,7 @@ proptest! {
             step.happen(&mut node);
             node.step();
         }
-        let waits = plan(&node.snapshot).waits;
-        for wait in waits.iter().take(5) {
-            let why = why(&node.snapshot, wait.job).expect("a job of the node");
-            let further = why.summary.strip_prefix(&wait.reason.to_string());
-            prop_assert!(further.is_some_and(|more| more.is_empty() || more.starts_with("; ")), "{}", why.summary);
-            prop_assert_eq!(why.gpus.len(), node.snapshot.gpus.len());
-            for Suggestion { text, change } in why.suggestions {
-                let mut changed = node.snapshot.clone();
-                if let Some(SuggestedChange::Queue(name, amount)) = &change {
-                    let mut moved = None;
-                    for queue in &mut changed.queues {
-                        moved = queue.waiting.extract_if(.., |waiting| waiting.job == wait.job).last().or(moved);
-                    }
-                    let mut moved = moved.expect("a waiting job");
-                    moved.request.amount = *amount;
-                    let queue = changed.queues.iter_mut().find(|queue| queue.spec.name == *name).expect("a queue");
-                    queue.waiting.push(moved);
-                    sort_queue(&mut queue.waiting);
-                    let starts = plan(&changed).starts;
-                    prop_assert!(starts.iter().any(|start| start.job == wait.job), "{} for #{}", text, wait.job);
-                    continue;
-                }
-                let jobs: BTreeSet<u64> = text.split('#').skip(1).map(|rest| {
-                    rest.split(|c: char| !c.is_ascii_digit()).next().expect("a number").parse().expect("a number")
-                }).collect();
-                let flag = ["-g ", "--gpu-memory ", "--mig-profile "].iter().find_map(|flag| {
-                    text.strip_prefix("would start now with ")?.strip_prefix(flag)
-                });
-                let mut requests = changed.queues.iter_mut().flat_map(|queue| &mut queue.waiting);
-                let its = requests.find(|waiting| waiting.job == wait.job).expect("a waiting job");
-                if text.starts_with("would start now without --isolation") {
-                    its.request.isolation = Isolation::Any;
-                } else if text == "would start now without --gpu-memory-exact" {
-                    its.request.exact = false;
-                } else if let Some(flag) = flag {
-                    its.request.amount = amount(flag);
-                } else if text.contains("any one of") {
-                    changed.held.retain(|held| Some(&held.job.0) != jobs.first());
-                } else if text.ends_with(" end") || text.ends_with(" ends") {
-                    changed.held.retain(|held| !jobs.contains(&held.job.0));
-                } else {
-                    continue;
-                }
-                let starts = plan(&changed).starts;
-                prop_assert!(starts.iter().any(|start| start.job == wait.job), "{} for #{}", text, wait.job);
-            }
-        }
+        what_would_start_a_job_does(&node.snapshot)?;
     }
 
     #[test]
