@@ -10,20 +10,21 @@
 pub mod bootstrap;
 mod detach;
 mod front_end;
+pub(crate) mod home_lock;
 mod listen;
+pub(crate) mod machine_folder;
 mod stderr;
 mod systemd;
 mod worker_reports;
 
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::fs::File;
+use std::io;
 use std::net::TcpListener as StdTcpListener;
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use divvy_api::daemon::{Configured, DeviceNodes, ListenOptions};
 use divvy_api::home::{Home, HomeError};
@@ -50,7 +51,6 @@ use crate::host::cgroup;
 use crate::host::error::{error_chain, internal};
 use crate::host::live::Live;
 use crate::host::log_trim;
-use crate::host::process::Process;
 use crate::http::socket::Socket;
 use crate::http::{self, Api};
 use crate::job_dir::container_spec;
@@ -68,12 +68,6 @@ use front_end::RunningFrontEnd;
 use listen::Listeners;
 use systemd::Notify;
 use worker_reports::{checkpoint_reports, mig_reports, prune_requests, samples};
-
-/// How long a child of a dead daemon may still hold its lock.
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
-
-/// Interval of the attempts to take the lock.
-const LOCK_LOOK: Duration = Duration::from_millis(2);
 
 /// Pause before a daemon restarts after its journal refused a write.
 const REST: Duration = Duration::from_secs(1);
@@ -116,11 +110,14 @@ pub fn daemon(configured: Configured, beside: Option<FrontEndTask>) -> Result<()
              the same limits"
         );
     }
-    let _lock = lock(&home, options.standby)?;
+    let lock = home_lock::take(&home, options.standby)?;
     if let Some(file) = configured.file() {
         tracing::info!(file = %file.display(), "read the configuration file");
     }
-    serve(configured, home, simulated, (doors, beside))
+    serve(configured, home, simulated, (doors, beside), &lock)?;
+    // What the lock says is over, also for a file system that keeps locks on each machine alone.
+    let _ = lock.set_len(0);
+    Ok(())
 }
 
 fn serve(
@@ -128,6 +125,7 @@ fn serve(
     home: Home,
     simulated: Option<Simulated>,
     (doors, beside): (Listeners, Option<FrontEndTask>),
+    lock: &File,
 ) -> Result<(), Error> {
     let options = &configured.options;
     let (store, recovered) =
@@ -160,6 +158,7 @@ fn serve(
         driver_version,
         ..
     } = node;
+    // Of this machine's folder: two containers of one machine may share a home folder, and see each other's groups.
     let instance = container_spec::instance(home.state());
     let cgroup_parent = cgroup_parent(&instance, options.device_nodes)?;
     if let Err(error) = log_trim::can_punch_holes(home.state()) {
@@ -254,7 +253,7 @@ fn serve(
     controller.reserve().map_err(|error| from_store(&error))?;
     // Last, so that a client that reaches the socket finds everything else in place.
     let tcp = doors.bind_tcp()?;
-    let (socket, listener) = doors.bind(&home)?;
+    let (socket, listener) = doors.bind(&home, lock)?;
     let resumed = match controller.resume() {
         Err(error) if error.is_full() => return Err(reexec(&error)),
         resumed => resumed.map_err(|error| from_store(&error))?,
@@ -393,7 +392,7 @@ pub fn copy_journal(system: bool) -> Result<JournalFile, Error> {
 /// whole journal; nothing is changed then.
 pub fn restore_journal(system: bool, file: &Path) -> Result<JournalFile, Error> {
     let home = home_of(system)?;
-    let _lock = lock(&home, false)?;
+    let _lock = home_lock::take(&home, false)?;
     backup::restore(&home, file)
 }
 
@@ -415,7 +414,7 @@ fn sweep_containers(controller: &Controller, home: &Home) -> Result<(), Error> {
     };
     let sweep = controller.container_gc();
     let sweep = sweep.map_err(|error| from_store(&error))?;
-    gc::start(socket, container_spec::instance(home.state()), sweep)
+    gc::start(socket, container_spec::instance(home.instance()), sweep)
         .map_err(|error| internal("cannot start a thread", &error))
 }
 
@@ -545,75 +544,6 @@ pub(crate) fn refuse_if_system_daemon(home: &Home) -> Result<(), Error> {
             "use that daemon: `divvy run` without --own-daemon and DIVVY_HOME; `divvy daemon --beside-system` \
              skips this check",
         ))
-    })
-}
-
-/// Takes the lock of the home, which admits one daemon. The file contains the pid of the daemon, and on a second line
-/// its start time. In standby it waits for the lock; a signal ends it meanwhile.
-fn lock(home: &Home, standby: bool) -> Result<File, Error> {
-    let path = home.daemon_lock();
-    let cannot = |error: io::Error| internal(&format!("cannot lock {}", path.display()), &error);
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path);
-    let mut file = file.map_err(cannot)?;
-    let deadline = Instant::now() + LOCK_PATIENCE;
-    loop {
-        match file.try_lock() {
-            Ok(()) => break,
-            Err(TryLockError::Error(error)) => return Err(cannot(error)),
-            Err(TryLockError::WouldBlock) => {}
-        }
-        if standby {
-            tracing::info!("another daemon serves this home; waiting until it ends");
-            file.lock().map_err(cannot)?;
-            break;
-        }
-        if file.try_lock_shared().is_ok() {
-            let why = format!(
-                "programs started with `divvy run --no-daemon` use the GPUs of {}",
-                home.state().display()
-            );
-            return Err(Error::new(ErrorCode::Conflict, why)
-                .hint("wait until they have ended, or set DIVVY_HOME to another folder"));
-        }
-        let holder = holder(&mut file);
-        // A daemon that was killed between fork and the child's first instruction leaves its lock to the child for a
-        // moment.
-        if holder.is_none_or(Process::is_alive) || Instant::now() > deadline {
-            let pid = holder.map_or_else(|| "unknown".to_owned(), |holder| holder.pid.to_string());
-            let why = format!(
-                "a divvy daemon (pid {pid}) already serves {}",
-                home.state().display()
-            );
-            return Err(Error::new(ErrorCode::Conflict, why).hint(
-                "use it, stop it with `divvy daemon --stop`, or set DIVVY_HOME to another folder",
-            ));
-        }
-        std::thread::sleep(LOCK_LOOK);
-    }
-    let write = |file: &mut File| {
-        let Process { pid, start_time } = Process::this()?;
-        file.set_len(0)?;
-        file.seek(SeekFrom::Start(0))?;
-        writeln!(file, "{pid}\n{start_time}")
-    };
-    write(&mut file).map_err(cannot)?;
-    Ok(file)
-}
-
-fn holder(file: &mut File) -> Option<Process> {
-    let mut text = String::new();
-    file.seek(SeekFrom::Start(0)).ok()?;
-    file.read_to_string(&mut text).ok()?;
-    let (pid, start_time) = text.trim().split_once('\n')?;
-    Some(Process {
-        pid: pid.parse().ok()?,
-        start_time: start_time.parse().ok()?,
     })
 }
 

@@ -26,12 +26,14 @@ use divvy_core::{
     AllocatedJob, Amount, Bytes, ComputeMode, Gpu, GpuUuid, Grant, JobId, Mode, PendingJob, Queue,
     QueueName, QueueSpec, Request, Snapshot,
 };
+use divvy_ledger::kept;
 
 use crate::config::simulated_gpus;
 use crate::container;
 use crate::container::driver::GpuDevice;
 use crate::controller::lifecycle::container::{Machine, plan_on};
 use crate::daemon::bootstrap::NodeInventory;
+use crate::daemon::machine_folder;
 use crate::daemon::{from_home, from_store, refuse_if_system_daemon};
 use crate::gpu::slice::{self, HeldSlice, SliceConfig};
 use crate::gpu::watched_jobs::WatchedJob;
@@ -61,6 +63,7 @@ const ATTEMPTS: u32 = 4;
 pub fn run_standalone(args: StandaloneOptions) -> Result<u8, Error> {
     validate::check_texts(&args.submit)?;
     let home = Home::from_env().map_err(|error| from_home(&error))?;
+    machine_folder::settle(&home)?;
     home.create().map_err(|error| from_home(&error))?;
     let simulated = simulated_gpus::requested(args.sim.as_deref(), &home);
     if let Some(simulated) = &simulated {
@@ -364,7 +367,12 @@ fn living_runs(home: &Home) -> Vec<LiveRun> {
     for number in numbers {
         let folder = home.slice(&slice_name(number));
         let dir = JobDir::new(self::folder(home, number));
-        let slice = HeldSlice::open(&folder).ok();
+        // A logout may have taken the names of its slice.
+        let kept = || {
+            let launch = dir.launch().ok().flatten()?;
+            HeldSlice::open(&kept::folder(launch.process.pid, &slice_name(number))).ok()
+        };
+        let slice = HeldSlice::open(&folder).ok().or_else(kept);
         let joined = slice.as_ref().is_some_and(|slice| {
             let snapshot = slice.read();
             snapshot.is_ok_and(|snapshot| !slice.live_processes(&snapshot).is_empty())
@@ -407,8 +415,10 @@ fn lock_out_daemon(home: &Home) -> Result<File, Error> {
     match file.try_lock_shared() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
+            let lock = home.lock_file().ok().flatten();
+            let who = lock.map_or_else(|| "pid unknown".to_owned(), |lock| lock.describe());
             let why = format!(
-                "a divvy daemon serves {}, and it would not count a run with --no-daemon",
+                "a divvy daemon ({who}) serves {}, and it would not count a run with --no-daemon",
                 home.state().display()
             );
             Err(Error::new(ErrorCode::Conflict, why)

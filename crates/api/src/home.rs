@@ -1,15 +1,19 @@
 //! Paths of an instance: state folder, runtime folder, socket. One type for the agent and its clients.
 //!
 //! With `DIVVY_HOME` all files are under that folder: a private instance, for tests and several daemons side by side.
-//! Without it, files that a reboot may delete are in the runtime folder, all others in the state folder:
+//! Without it, files that a reboot may delete are in the runtime folder, all others in the state folder. Several machines
+//! may share a home folder, so the state of each is in a folder of its own ([`machine`]):
 //!
 //! ```text
-//! runtime: $XDG_RUNTIME_DIR/divvy, else /run/user/UID/divvy, else /tmp/divvy-UID     divvy.sock  sim/  solo/  mounts/  claims/
+//! runtime: $XDG_RUNTIME_DIR/divvy, else /run/user/UID/divvy, else /tmp/divvy-UID     divvy.sock  sim/  mounts/  claims/
 //! slices:  the runtime folder where that is memory, else /dev/shm/divvy-UID          slices/ID/
-//! state:   $XDG_STATE_HOME/divvy, else ~/.local/state/divvy                          state.db  daemon.lock  daemon.log  jobs/ID/  mig/
+//! state:   $XDG_STATE_HOME/divvy/MACHINE, else ~/.local/state/divvy/MACHINE          state.db  daemon.lock  daemon.log  jobs/ID/  solo/  mig/
 //! ```
+//! A logout removes the first two. The daemon's lock names the socket, so that clients of any environment find it.
 
 mod lock;
+pub mod machine;
+pub mod session;
 pub(crate) mod system;
 
 use std::ffi::OsString;
@@ -20,10 +24,13 @@ use std::path::{Path, PathBuf};
 
 use crate::v1::{Error, ErrorCode};
 
-pub use lock::Holder;
+pub use lock::{Holder, LockFile};
 
 /// Longest path a unix socket can have on Linux (`sockaddr_un.sun_path` less its closing zero).
 const SOCKET_PATH_MAX: usize = 107;
+
+/// The file's name in its folder.
+const SOCKET: &str = "divvy.sock";
 
 /// `statfs` type of tmpfs, from `linux/magic.h`.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
@@ -34,6 +41,9 @@ pub struct Home {
     runtime: PathBuf,
     slices: PathBuf,
     state: PathBuf,
+    socket: PathBuf,
+    /// The folder of this user's machines, where the state is one of a machine.
+    machines: Option<PathBuf>,
 }
 
 /// Why an instance has no usable home.
@@ -87,6 +97,7 @@ impl Home {
             &|name| std::env::var_os(name),
             rustix::process::getuid().as_raw(),
             &is_memory,
+            &machine::id(Path::new("/")),
         )
     }
 
@@ -103,7 +114,9 @@ impl Home {
         Self {
             slices: root.join("slices"),
             runtime: root.clone(),
+            socket: root.join(SOCKET),
             state: root,
+            machines: None,
         }
         .checked()
     }
@@ -112,18 +125,21 @@ impl Home {
         var: &dyn Fn(&str) -> Option<OsString>,
         uid: u32,
         is_memory: &dyn Fn(&Path) -> bool,
+        machine: &str,
     ) -> Result<Self, HomeError> {
         if let Some(root) = var("DIVVY_HOME") {
             return Self::under(root);
         }
         let absolute = |name| absolute_folder(var, name);
         let run_user = PathBuf::from(format!("/run/user/{uid}"));
-        let runtime = match absolute("XDG_RUNTIME_DIR") {
+        let given = absolute("XDG_RUNTIME_DIR");
+        // A shell keeps the variable when a logout has removed its folder, which only root makes again.
+        let runtime = match given.filter(|dir| *dir != run_user || run_user.is_dir()) {
             Some(dir) => dir.join("divvy"),
             None if run_user.is_dir() => run_user.join("divvy"),
-            None => PathBuf::from(format!("/tmp/divvy-{uid}")),
+            None => without_session(uid),
         };
-        let state = absolute("XDG_STATE_HOME")
+        let machines = absolute("XDG_STATE_HOME")
             .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
             .ok_or(HomeError::NoPlace)?
             .join("divvy");
@@ -134,9 +150,11 @@ impl Home {
             PathBuf::from(format!("/dev/shm/divvy-{uid}/slices"))
         };
         Self {
+            socket: runtime.join(SOCKET),
             runtime,
             slices,
-            state,
+            state: machines.join(machine),
+            machines: Some(machines),
         }
         .checked()
     }
@@ -157,14 +175,15 @@ impl Home {
     /// One for each way a folder can be unusable; see [`HomeError`].
     pub fn create(&self) -> Result<(), HomeError> {
         let slices_root = self.slices.parent().unwrap_or(&self.slices);
-        for dir in [
+        let machines = self.machines.as_deref();
+        let folders = [
             self.runtime.as_path(),
-            self.state.as_path(),
+            machines.unwrap_or(&self.state),
+            &self.state,
             slices_root,
-            self.slices.as_path(),
-        ] {
-            private_dir(dir)?;
-        }
+            &self.slices,
+        ];
+        folders.into_iter().try_for_each(private_dir)?;
         for dir in [
             self.jobs(),
             self.sim(),
@@ -179,7 +198,25 @@ impl Home {
 
     /// The agent's socket.
     pub fn socket(&self) -> PathBuf {
-        self.runtime.join("divvy.sock")
+        self.socket.clone()
+    }
+
+    /// Where the agent listens while the folder of its socket cannot be: after the user's last logout. `None` where no
+    /// logout takes that folder.
+    pub fn socket_without_session(&self) -> Option<PathBuf> {
+        let other = without_session(me()).join(SOCKET);
+        (self.machines.is_some() && other != self.socket).then_some(other)
+    }
+
+    /// The folder of this user's machines; `None` where all files are in one folder.
+    pub fn machines(&self) -> Option<&Path> {
+        self.machines.as_deref()
+    }
+
+    /// The path by which containers and control groups know the instance: that of its state before machines had folders
+    /// of their own in it.
+    pub fn instance(&self) -> &Path {
+        self.machines.as_deref().unwrap_or(&self.state)
     }
 
     /// Parent of the slice folders.
@@ -256,9 +293,9 @@ impl Home {
         self.state.join("mig")
     }
 
-    /// Folder of `run --no-daemon`.
+    /// Folder of `run --no-daemon`. Not in the runtime folder, which a logout removes while runs go on.
     pub fn solo(&self) -> PathBuf {
-        self.runtime.join("solo")
+        self.state.join("solo")
     }
 }
 
@@ -270,7 +307,16 @@ fn is_memory(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|stat| stat.f_type as i64 == TMPFS_MAGIC)
 }
 
-fn private_dir(path: &Path) -> Result<(), HomeError> {
+/// The runtime folder of a user without a session: no logout takes it.
+fn without_session(uid: u32) -> PathBuf {
+    PathBuf::from(format!("/tmp/divvy-{uid}"))
+}
+
+/// Creates the folder with mode 0700. Refuses one of another user, or that other users can write.
+///
+/// # Errors
+/// One for each way a folder can be unusable; see [`HomeError`].
+pub fn private_dir(path: &Path) -> Result<(), HomeError> {
     let create = |source| HomeError::Create {
         path: path.to_owned(),
         source,
@@ -336,7 +382,8 @@ mod tests {
                 .find(|(key, _)| *key == name)
                 .map(|(_, value)| OsString::from(value))
         };
-        Home::locate(&var, 4242, &|path| memory.contains(&path.to_str().unwrap()))
+        let is_memory = |path: &Path| memory.contains(&path.to_str().unwrap());
+        Home::locate(&var, 4242, &is_memory, "0123")
     }
 
     #[test]
@@ -360,8 +407,11 @@ mod tests {
         assert_eq!(home.slice("7"), Path::new("/run/me/divvy/slices/7"));
         assert_eq!(
             home.database(),
-            Path::new("/home/u/.local/state/divvy/state.db")
+            Path::new("/home/u/.local/state/divvy/0123/state.db")
         );
+        assert_eq!(home.instance(), Path::new("/home/u/.local/state/divvy"));
+        // A run without a daemon outlives a logout.
+        assert!(home.solo().starts_with(home.state()));
     }
 
     #[test]

@@ -7,12 +7,11 @@
 //! If two commands start a daemon at the same time, the daemon's lock admits one. The other command connects to it.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use divvy_api::client::Client;
-use divvy_api::home::{Home, HomeError};
+use divvy_api::home::{Home, HomeError, session};
 use divvy_api::v1::{Error, ErrorCode, Node};
 
 use crate::args::JobArgs;
@@ -24,6 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// How long the lock may name a process that is gone: its new holder writes its own id right after taking it.
 const UNHELD: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
+/// A wait beyond this is told: a daemon's start takes less where the GPUs respond.
+const SILENCE: Duration = Duration::from_secs(3);
 /// How long a daemon that this user does not start may be away: systemd starts one again after 2 s (`RestartSec`).
 const RESTART: Duration = Duration::from_secs(5);
 
@@ -64,7 +65,7 @@ impl DaemonWanted<'_> {
         let is_own =
             self.own || (called.is_systems() && !called.answers() && self.models().is_some());
         match is_own {
-            true => Ok(verbs::client_of(&Home::from_env().map_err(other)?)),
+            true => Ok(verbs::client_of(&Home::from_env().map_err(other)?.found())),
             false => Ok(verbs::client_called(&called)),
         }
     }
@@ -82,6 +83,7 @@ pub async fn agent(client: &Client, wanted: DaemonWanted<'_>) -> Result<Node> {
             None => match start(wanted.sim)? {
                 Started::Here => {
                     recommend_one_daemon(client).await;
+                    recommend_lingering();
                     client.node().await?
                 }
                 Started::Elsewhere(refusal) => answered(client, refusal).await?,
@@ -123,11 +125,20 @@ async fn recommend_one_daemon(client: &Client) {
     }
 }
 
+/// Says at the start of a user's own daemon that a logout may end it.
+fn recommend_lingering() {
+    if session::ends_at_logout(rustix::process::getuid().as_raw()) {
+        output::say(
+            "this machine may end your daemon and its jobs at your last logout; to keep them: loginctl enable-linger",
+        );
+    }
+}
+
 /// Which daemon it is, and what to do without it, where it is not this user's to start.
 fn another_starts(client: &Client) -> Option<(String, &'static str)> {
     const OWN: &str = "`--own-daemon` starts a daemon of your own, which does not count the jobs of the system's daemon";
     const HOME: &str = "unset DIVVY_HOME to use another daemon";
-    let home = Home::from_env().ok()?;
+    let home = Home::from_env().ok()?.found();
     if home.socket() != client.socket() {
         return Some(("the system's daemon".to_owned(), OWN));
     }
@@ -222,17 +233,24 @@ fn retold(told: &str, status: std::process::ExitStatus) -> Error {
     .hint(line("hint: ").unwrap_or("run it in the foreground to see its log: divvy daemon"))
 }
 
-/// Waits for the daemon that another process starts, while that process runs.
+/// Waits for the daemon that another process starts, while that process runs on this machine. Tells once that it waits.
 ///
 /// # Errors
 /// `refusal`, when the instance's lock names no living process, or the process has not answered in [`PATIENCE`].
 async fn answered(client: &Client, refusal: Error) -> Result<Node> {
     let start = Instant::now();
     let mut unheld = None;
+    let mut has_told = false;
     while start.elapsed() < PATIENCE {
         match client.node().await {
             Err(error) if error.code == ErrorCode::NoDaemon => {}
             answer => return answer,
+        }
+        if start.elapsed() > SILENCE && !std::mem::replace(&mut has_told, true) {
+            let seconds = PATIENCE.as_secs();
+            output::say(&format!(
+                "another daemon of this home has its lock and does not answer yet; waiting up to {seconds} s"
+            ));
         }
         match lock_is_held() {
             true => unheld = None,
@@ -244,15 +262,11 @@ async fn answered(client: &Client, refusal: Error) -> Result<Node> {
     Err(refusal)
 }
 
-/// Whether the process in the lock file is alive. It does not try the lock, since a successful attempt takes it.
+/// Whether the process in the lock file is alive, on this machine. It does not try the lock, since a successful attempt
+/// takes it.
 fn lock_is_held() -> bool {
-    let Ok(home) = Home::from_env() else {
-        return false;
-    };
-    // Its first line; the second tells when that process started.
-    let text = std::fs::read_to_string(home.daemon_lock()).unwrap_or_default();
-    let pid = text.lines().next().unwrap_or_default();
-    !pid.is_empty() && Path::new("/proc").join(pid).exists()
+    let lock = Home::from_env().map(|home| home.lock_file().ok().flatten());
+    lock.is_ok_and(|lock| lock.is_some_and(|lock| lock.is_alive()))
 }
 
 fn other_gpus(wanted: &str, node: &Node) -> Error {

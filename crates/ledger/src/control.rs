@@ -12,6 +12,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::{fmt, io};
 
+use crate::kept;
 use crate::layout::{self, ControlFile, ControlGpu, GPUS, ID_BYTES};
 use crate::map::{self, Map, OpenError, word};
 
@@ -233,7 +234,7 @@ impl Control {
     /// # Errors
     /// As [`crate::Slice::open`].
     pub fn open_writable(dir: &Path) -> Result<Self, OpenError> {
-        let path = dir.join(CONTROL_NAME);
+        let path = kept::file_in(dir, CONTROL_NAME);
         let (descriptor, _) = map::open(&path, map::CONTROL, true)?;
         let file = Map::<ControlFile>::new(&descriptor, true)
             .map_err(|error| map::failed(&path, "map", error))?;
@@ -314,7 +315,7 @@ impl Control {
 
     /// Whether this is the file that lies in the slice's folder. `false` also where none does.
     pub fn lies_in(&self, dir: &Path) -> bool {
-        let lies = map::FileIdentity::at(&dir.join(CONTROL_NAME));
+        let lies = map::FileIdentity::at(&kept::file_in(dir, CONTROL_NAME));
         let is = self.descriptor.metadata();
         matches!((lies, is), (Ok(lies), Ok(is)) if lies.is_same_file(&is))
     }
@@ -326,6 +327,13 @@ impl Control {
     pub fn replace(dir: &Path, spec: &SliceSpec) -> Result<Self, CreateError> {
         check(spec)?;
         Self::lay(dir, spec)
+    }
+
+    /// Says that the slice has been released, before its files are removed. A file without a name alone does not say it.
+    pub fn end(&self) {
+        if let Some(file) = self.whole() {
+            file.ended.store(1, SeqCst);
+        }
     }
 
     /// Tells the jobs that the agent is there. `now`: [`crate::boot_time_ns`].

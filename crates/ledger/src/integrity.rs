@@ -26,7 +26,7 @@ const INTERVAL: u64 = 4_000_000;
 pub enum Damage {
     /// The file is shorter than its layout.
     Truncated { path: PathBuf },
-    /// The file has no name any more.
+    /// The file has no name any more, and the slice has been released or another file has the name.
     Removed { path: PathBuf },
 }
 
@@ -102,7 +102,10 @@ impl ProcessSlot {
             // SAFETY: an open descriptor of our own, which is neither closed nor kept by this.
             let file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
             let status = file.metadata().ok()?;
-            if status.nlink() == 0 {
+            // A logout takes the names of a user's slices, and their jobs run on.
+            let is_released = || self.control.ended.load(Relaxed) != 0;
+            let is_replaced = || fs::symlink_metadata(slots).is_ok();
+            if status.nlink() == 0 && (is_released() || is_replaced()) {
                 return Some(Damage::Removed {
                     path: slots.clone(),
                 });

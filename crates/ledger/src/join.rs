@@ -74,7 +74,7 @@ impl Slice {
     pub fn join_as(&self, owner: ProcessIdentity) -> Result<ProcessSlot, JoinError> {
         let io = |operation| move |source| JoinError::Io { operation, source };
         let epoch = Epoch::now().map_err(io("mmap"))?;
-        let (control, _) = map::open(&self.control, map::CONTROL, false)?;
+        let (control, _) = self.open_file(map::CONTROL, false)?;
         let watch = FileWatch::new(&control.metadata().map_err(io("fstat of control"))?);
         let opening = Opening::begin();
         let file = self.open_slots(true)?;

@@ -70,7 +70,9 @@ pub(crate) struct ControlFile {
     pub heartbeat: AtomicU64,
     pub mode: AtomicU32,
     pub gpu_count: AtomicU32,
-    _room: [AtomicU64; 13],
+    /// Not zero once the slice has been released: what still has it mapped gets nothing more.
+    pub ended: AtomicU64,
+    _room: [AtomicU64; 12],
     pub gpus: [ControlGpu; GPUS],
     _later: [AtomicU64; 96],
     /// The grant of launches (`compute::Grant`).

@@ -25,6 +25,7 @@ mod futex;
 mod hold;
 mod integrity;
 mod join;
+pub mod kept;
 mod layout;
 mod lock;
 mod map;

@@ -13,6 +13,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
+use crate::kept;
 use crate::layout::{self, SharedMemory};
 
 /// Why a slice cannot be used. Each prints as one line that names the file.
@@ -173,7 +174,11 @@ pub(crate) struct FileIdentity {
 impl FileIdentity {
     /// The identity of the file at a path, symlinks not followed.
     pub fn at(path: &Path) -> io::Result<Self> {
-        fs::symlink_metadata(path).map(|status| Self::of(&status))
+        let status = match kept::is_descriptor(path) {
+            true => fs::metadata(path),
+            false => fs::symlink_metadata(path),
+        };
+        status.map(|status| Self::of(&status))
     }
 
     /// Whether this is the same file, regardless of changed metadata.
@@ -181,7 +186,8 @@ impl FileIdentity {
         (self.device, self.inode) == (status.dev(), status.ino())
     }
 
-    fn of(status: &fs::Metadata) -> Self {
+    /// The identity of an open file.
+    pub fn of(status: &fs::Metadata) -> Self {
         Self {
             device: status.dev(),
             inode: status.ino(),
@@ -205,11 +211,16 @@ pub(crate) fn open_as(
     write: bool,
 ) -> Result<(File, u64, FileIdentity), OpenError> {
     let user = user();
+    // The kernel shows a descriptor as a link.
+    let links = match kept::is_descriptor(path) {
+        true => 0,
+        false => libc::O_NOFOLLOW,
+    };
     // O_NONBLOCK: a pipe put in the file's place must not hang its opener.
     let file = OpenOptions::new()
         .read(true)
         .write(write)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
+        .custom_flags(links | libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)
         .map_err(|error| match error.raw_os_error() {
             Some(libc::ENOENT | libc::ENOTDIR) => OpenError::Missing { path: path.into() },

@@ -4,6 +4,7 @@
 //! is seen that what lies under their names is still what was opened, and what they hold is checked as if they had just been.
 
 use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -70,11 +71,9 @@ impl Files {
     ) -> Result<Self, OpenError> {
         let (control, one) = match control {
             Some(control) => control,
-            None => map::open_as(&slice.control, map::CONTROL, false)
-                .map(|(file, _, was)| (file, was))?,
+            None => slice.open_file(map::CONTROL, false)?,
         };
-        let (slots, generation, other) = map::open_as(&slice.slots, map::SLOTS, write)?;
-        slice.is_of_ours(generation)?;
+        let (slots, other) = slice.open_file(map::SLOTS, write)?;
         Ok(Self {
             control,
             slots,
@@ -82,9 +81,17 @@ impl Files {
         })
     }
 
+    /// Also where a name is gone: a logout takes the names of a user's slices, and the job runs on.
     fn are_in_place(&self, slice: &Slice) -> bool {
-        let is = |path: &Path, was| FileIdentity::at(path).is_ok_and(|is| is == was);
-        is(&slice.control, self.were[0]) && is(&slice.slots, self.were[1])
+        let is = |path: &Path, file: &File, was| match FileIdentity::at(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let status = file.metadata();
+                status.is_ok_and(|status| FileIdentity::of(&status) == was)
+            }
+            there => there.is_ok_and(|is| is == was),
+        };
+        is(&slice.control, &self.control, self.were[0])
+            && is(&slice.slots, &self.slots, self.were[1])
     }
 }
 
@@ -175,18 +182,13 @@ mod tests {
     #[test]
     fn a_reader_sees_changed_files_as_a_fresh_open_does() {
         type Deed = fn(&Scene);
-        let deeds: [(&str, Deed, bool); 9] = [
+        let deeds: [(&str, Deed, bool); 8] = [
             (
                 "cut",
                 |scene| {
                     let file = File::options().write(true).open(scene.path("slots"));
                     file.unwrap().set_len(100).unwrap();
                 },
-                false,
-            ),
-            (
-                "removed",
-                |scene| fs::remove_file(scene.path("control")).unwrap(),
                 false,
             ),
             (
@@ -252,13 +254,29 @@ mod tests {
         }
     }
 
+    /// As after a logout. What is read is checked as before.
+    #[test]
+    fn files_whose_names_are_gone_are_read_on() {
+        let scene = Scene::new();
+        let kept = scene.kept();
+        let file = File::options().write(true).open(scene.path("slots"));
+        fs::remove_dir_all(scene.root.path().join("a")).unwrap();
+        scene.control.set_limit(0, 5);
+        assert_eq!(scene.reader.read().unwrap().usage(0).limit, 5);
+        assert_eq!(scene.kept(), kept);
+        file.unwrap().set_len(100).unwrap();
+        scene.reader.read().unwrap_err();
+    }
+
     #[test]
     fn what_was_damaged_and_is_mended_is_read_again() {
         let scene = Scene::new();
         let slots = scene.path("slots");
         let away = scene.path("away");
         fs::rename(&slots, &away).unwrap();
+        fs::create_dir(&slots).unwrap();
         scene.read().unwrap_err();
+        fs::remove_dir(&slots).unwrap();
         fs::rename(&away, &slots).unwrap();
         scene.read().unwrap();
         assert!(scene.kept().is_some());

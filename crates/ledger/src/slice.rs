@@ -7,9 +7,11 @@ use std::fs::File;
 use std::mem::offset_of;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use crate::account::Word;
 use crate::control::{self, CONTROL_NAME, GpuSpec, SLOTS_NAME, SliceSpec};
+use crate::kept;
 use crate::layout::{
     Cell, GPUS, LIVE_WORDS, SHARED_WORDS, SLOTS, SharedLine, SliceGpu, SlotLines, SlotsFile, state,
 };
@@ -24,6 +26,8 @@ pub struct Slice {
     pub(crate) control: PathBuf,
     pub(crate) slots: PathBuf,
     spec: SliceSpec,
+    /// Where its files are found once their names are gone.
+    kept: OnceLock<PathBuf>,
 }
 
 /// Usage of one GPU by all processes of a slice together, in bytes.
@@ -112,15 +116,51 @@ impl Slice {
 
     /// The slice as its control file has it, and that file.
     pub(crate) fn open_control(dir: &Path) -> Result<(Self, (File, map::FileIdentity)), OpenError> {
-        let path = dir.join(CONTROL_NAME);
+        let path = kept::file_in(dir, CONTROL_NAME);
         let (file, _, was) = map::open_as(&path, map::CONTROL, false)?;
         let (spec, _) = control::read_from(&path, &file)?;
         let slice = Self {
             control: path,
-            slots: dir.join(SLOTS_NAME),
+            slots: kept::file_in(dir, SLOTS_NAME),
             spec,
+            kept: OnceLock::new(),
         };
         Ok((slice, (file, was)))
+    }
+
+    /// From now on the files are found by the descriptors of the job's supervisor, once their names are gone.
+    pub fn set_supervisor(&self, pid: u32) {
+        let _ = self.kept.set(kept::folder(pid, &self.spec.id));
+    }
+
+    /// Opens one of the files, by its name or else by the supervisor's descriptor.
+    pub(crate) fn open_file(
+        &self,
+        kind: map::Kind,
+        write: bool,
+    ) -> Result<(File, map::FileIdentity), OpenError> {
+        let (path, name) = match kind.magic == map::CONTROL.magic {
+            true => (&self.control, CONTROL_NAME),
+            false => (&self.slots, SLOTS_NAME),
+        };
+        let (file, generation, was) = match map::open_as(path, kind, write) {
+            Err(OpenError::Missing { path }) => {
+                let kept = self.kept.get().map(|dir| kept::file_in(dir, name));
+                let opened = kept.and_then(|kept| map::open_as(&kept, kind, write).ok());
+                opened.ok_or(OpenError::Missing { path })?
+            }
+            opened => opened?,
+        };
+        // A control file may be replaced by one of a later generation, which its reader compares.
+        if kind.magic == map::SLOTS.magic {
+            self.is_of_ours(generation)?;
+        }
+        Ok((file, was))
+    }
+
+    /// The file that its processes map.
+    pub fn slots_path(&self) -> &Path {
+        &self.slots
     }
 
     /// The slice as it was when opened; limits may have changed since ([`Slice::read`]).
@@ -134,9 +174,9 @@ impl Slice {
 
     /// Whether this process's user owns the limits and may write them (the mount included), so that ignoring them gains it nothing.
     pub fn is_own(&self) -> bool {
-        map::open_as(&self.control, map::CONTROL, true)
+        self.open_file(map::CONTROL, true)
             .ok()
-            .and_then(|(file, ..)| file.metadata().ok())
+            .and_then(|(file, _)| file.metadata().ok())
             .is_some_and(|status| status.uid() == map::user())
     }
 
@@ -151,7 +191,7 @@ impl Slice {
     /// # Errors
     /// As [`Slice::open`], for a job may have damaged its files since.
     pub fn read(&self) -> Result<Snapshot, OpenError> {
-        let (control, _) = map::open(&self.control, map::CONTROL, false)?;
+        let (control, _) = self.open_file(map::CONTROL, false)?;
         self.read_from(&control, &self.open_slots(false)?)
     }
 
@@ -220,8 +260,7 @@ impl Slice {
     }
 
     pub(crate) fn open_slots(&self, write: bool) -> Result<File, OpenError> {
-        let (file, generation) = map::open(&self.slots, map::SLOTS, write)?;
-        self.is_of_ours(generation).map(|()| file)
+        self.open_file(map::SLOTS, write).map(|(file, _)| file)
     }
 
     /// Whether a slots file of this generation belongs to the control file.

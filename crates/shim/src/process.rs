@@ -17,7 +17,9 @@
 //!
 //! Nothing is ever freed: other threads may hold it, and a fork child must not give up what is its parent's.
 
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{
@@ -26,7 +28,7 @@ use std::sync::atomic::{
 };
 
 use divvy_driver::sys::cuda::CUdevice;
-use divvy_ledger::{MOUNTED, ProcessSlot, Slice};
+use divvy_ledger::{MOUNTED, OpenError, ProcessSlot, Slice, kept};
 
 use crate::account::ProcessAccount;
 use crate::compute;
@@ -35,6 +37,8 @@ use crate::log;
 use crate::route::form;
 
 const SLICE: &str = "DIVVY_SLICE";
+const JOB: &str = "DIVVY_JOB_ID";
+const SUPERVISOR: &str = "DIVVY_SUPERVISOR";
 const SWITCH: &str = "DIVVY_SHIM";
 const REMEDY: &str = "start the program with `divvy run`";
 
@@ -175,7 +179,7 @@ fn find_out() -> LimiterState {
             without_slice: true,
         });
     };
-    match Slice::open(&folder) {
+    match open(&folder, is_mounted) {
         Ok(slice) if is_switched_off() && !is_mounted && slice.is_own() => LimiterState::Off,
         Ok(slice) => LimiterState::Limited(Box::new(ProcessAccount::new(slice))),
         Err(error) => LimiterState::Refused(Refusal {
@@ -183,6 +187,37 @@ fn find_out() -> LimiterState {
             without_slice: false,
         }),
     }
+}
+
+/// The slice in this folder. A logout may take its names, now or later: then the descriptors of the job's supervisor lead
+/// to its files. Not where another user's folder is mounted: a job could name any process as its supervisor.
+fn open(folder: &Path, is_mounted: bool) -> Result<Slice, OpenError> {
+    let opened = Slice::open(folder);
+    let is_own = || fs::metadata(folder).is_ok_and(|status| status.uid() == user());
+    let Some(supervisor) = supervisor().filter(|_| !is_mounted || is_own()) else {
+        return opened;
+    };
+    match opened {
+        Err(OpenError::Missing { path }) => {
+            let job = std::env::var(JOB).unwrap_or_default();
+            let kept = Slice::open(&kept::folder(supervisor, &job)).ok();
+            // The pid may have become another process's since.
+            let kept = kept.filter(|slice| slice.spec().id == job);
+            kept.ok_or(OpenError::Missing { path })
+        }
+        opened => opened.inspect(|slice| slice.set_supervisor(supervisor)),
+    }
+}
+
+/// The process that supervises the job, by the job's environment.
+fn supervisor() -> Option<u32> {
+    std::env::var(SUPERVISOR).ok()?.parse().ok()
+}
+
+/// The user that this process acts as.
+fn user() -> u32 {
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    unsafe { libc::geteuid() }
 }
 
 /// A fork child starts with nothing: its parent's slot, locks and pointers are not its own.

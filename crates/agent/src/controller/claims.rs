@@ -482,7 +482,7 @@ pub(super) fn resume_claim(
                 let (name, job) = (id.to_string(), &active.job);
                 let overheads = overheads(&state.gpus.devices, job.state.grants());
                 let layout = slice_layout(&name, job, &overheads);
-                match HeldSlice::adopt(&io.config.home.slice(&name), &layout) {
+                match HeldSlice::adopt(&io.config.home.slice(&name), &layout, None) {
                     Ok(slice) => {
                         if let Some(placed) = active.placed_mut() {
                             placed.slice = Some(slice);

@@ -102,7 +102,9 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
                 let (name, job) = (id.to_string(), &active.job);
                 let overheads = overheads(&state.gpus.devices, job.state.grants());
                 let layout = slice_layout(&name, job, &overheads);
-                match slice::HeldSlice::adopt(&io.config.home.slice(&name), &layout) {
+                let launch = dir.launch().ok().flatten();
+                let supervisor = launch.map(|launch| launch.process);
+                match slice::HeldSlice::adopt(&io.config.home.slice(&name), &layout, supervisor) {
                     Ok(slice) => {
                         io.observer.register(*id, slice.to_watched_job(Vec::new()));
                         if let Some(placed) = active.placed_mut() {

@@ -1,5 +1,6 @@
 //! The listeners of the daemon: its unix socket, a TCP listener with a token, and the rules for their callers.
 
+use std::fs::File;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
@@ -9,7 +10,7 @@ use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode};
 use divvy_web::gate::{Gate, WebHost};
 
-use super::from_home;
+use super::{from_home, machine_folder};
 use crate::auth::Rules;
 use crate::host::account::{UserAccount, UserLookupError};
 use crate::host::error::error_chain;
@@ -17,7 +18,7 @@ use crate::host::error::internal;
 use crate::host::live::Live;
 use crate::host::rlimits;
 use crate::host::user;
-use crate::http::socket::Socket;
+use crate::http::socket::{Socket, SocketPlace};
 use crate::http::token::{self, Token};
 
 /// The listeners before they are opened: all their errors are found first.
@@ -72,11 +73,18 @@ impl Listeners {
     ///
     /// # Errors
     /// When it cannot be made.
-    pub fn bind(&self, home: &Home) -> Result<(Socket, UnixListener), Error> {
+    pub fn bind(&self, home: &Home, lock: &File) -> Result<(Socket, UnixListener), Error> {
         rlimits::raise_nofile_limit();
         let path = home.socket();
         let mode = if self.system { 0o666 } else { 0o600 };
-        Socket::bind(&path, mode, &home.daemon_lock())
+        let place = SocketPlace {
+            path: path.clone(),
+            without_session: home.socket_without_session(),
+            mode,
+            lock: home.daemon_lock(),
+        };
+        lock.try_clone()
+            .and_then(|lock| Socket::bind(place, lock))
             .map_err(|error| internal(&format!("cannot listen on {}", path.display()), &error))
     }
 
@@ -152,9 +160,15 @@ fn token(options: &ListenOptions, rules: &Rules, me: &UserAccount) -> Result<Opt
 /// # Errors
 /// As [`Home::create`].
 pub fn home(options: &ListenOptions) -> Result<Home, Error> {
-    let made = match options.system {
-        true => Home::of_system().and_then(|home| home.create_for_all().map(|()| home)),
-        false => Home::from_env().and_then(|home| home.create().map(|()| home)),
+    let home = match options.system {
+        true => Home::of_system(),
+        false => Home::from_env(),
     };
-    made.map_err(|error| from_home(&error))
+    let home = home.map_err(|error| from_home(&error))?;
+    machine_folder::settle(&home)?;
+    let made = match options.system {
+        true => home.create_for_all(),
+        false => home.create(),
+    };
+    made.map(|()| home).map_err(|error| from_home(&error))
 }

@@ -10,7 +10,7 @@ use divvy_api::sync::lock;
 use divvy_core::{Bytes, Compute, ComputeMode, Grant};
 use divvy_ledger::{
     Control, CreateError, Denial, Forgery, GpuSpec, Listed, OpenError, ProcessIdentity, Reader,
-    SharingMode, Slice, SliceSpec, Snapshot,
+    SharingMode, Slice, SliceSpec, Snapshot, kept,
 };
 
 use super::watched_jobs::{SliceLedger, WatchedJob};
@@ -163,9 +163,18 @@ impl HeldSlice {
 
     /// Takes over a slice that an earlier daemon made, with what the journal says of it: its job may have written into
     /// it since. What that daemon had the limit count besides is in no journal, and is believed as far as the job loses
-    /// by it alone.
-    pub fn adopt(folder: &Path, cut: &SliceConfig<'_>) -> Result<Box<Self>, SliceError> {
+    /// by it alone. Where the names are gone, as after a logout, the supervisor's descriptors lead to the files.
+    pub fn adopt(
+        folder: &Path,
+        cut: &SliceConfig<'_>,
+        supervisor: Option<Process>,
+    ) -> Result<Box<Self>, SliceError> {
         let mut spec = cut.spec();
+        let kept = supervisor
+            .filter(|process| process.is_alive() && !Self::exists(folder))
+            .map(|process| kept::folder(process.pid, &spec.id))
+            .filter(|kept| Slice::open(kept).is_ok_and(|slice| slice.spec().id == spec.id));
+        let folder = kept.as_deref().unwrap_or(folder);
         let found = Slice::open(folder).map(|slice| slice.spec().clone());
         for (gpu, found) in spec
             .gpus
@@ -191,12 +200,18 @@ impl HeldSlice {
     }
 
     fn with(folder: &Path, control: Control, spec: SliceSpec) -> Result<Box<Self>, OpenError> {
+        let reader = GrantedSlice::open(folder, spec)?;
         Ok(Box::new(Self {
             folder: folder.to_owned(),
             control,
-            reader: Arc::new(GrantedSlice::open(folder, spec)?),
-            slots: KnownFile::of(&folder.join("slots")),
+            slots: KnownFile::of(reader.slice().slots_path()),
+            reader: Arc::new(reader),
         }))
+    }
+
+    /// Names the supervisor of its job, which keeps the files open: their names may go at a logout.
+    pub fn set_supervisor(&self, pid: u32) {
+        self.reader.slice().set_supervisor(pid);
     }
 
     /// Puts the control file right where its job has changed it, and says what it had done. A file that is missing or
@@ -299,6 +314,7 @@ impl HeldSlice {
     }
 
     pub fn remove(self) -> Result<(), SliceError> {
+        self.control.end();
         remove(&self.folder)
     }
 }
@@ -377,8 +393,14 @@ pub fn make_world_accessible(folder: &Path) -> Result<(), SliceError> {
     })
 }
 
-/// Removes a slice folder, also one that is not there.
+/// Removes a slice folder, also one that is not there. What still has its files mapped gets nothing more.
 pub fn remove(folder: &Path) -> Result<(), SliceError> {
+    if kept::is_of_descriptors(folder) {
+        return Ok(()); // Its names are gone already.
+    }
+    if let Ok(control) = Control::open_writable(folder) {
+        control.end();
+    }
     // Its two files are nearly always all that is in it.
     let removed = ["control", "slots"]
         .iter()
@@ -513,7 +535,7 @@ mod tests {
         drop(HeldSlice::create(&folder, &cut).unwrap());
         for (at, word) in [(272, 40 << 30), (256, 1), (148, 9), (144, 77), (0, 0)] {
             forge(&folder, at, word);
-            let held = HeldSlice::adopt(&folder, &cut).unwrap();
+            let held = HeldSlice::adopt(&folder, &cut, None).unwrap();
             assert_eq!(
                 held.read().unwrap().spec().gpus[0].limit,
                 8 << 30,
@@ -523,10 +545,10 @@ mod tests {
         }
         // What an earlier daemon had counted besides stays, and is no more than the whole.
         forge(&folder, 296, 3 << 30);
-        let held = HeldSlice::adopt(&folder, &cut).unwrap();
+        let held = HeldSlice::adopt(&folder, &cut, None).unwrap();
         assert_eq!(held.read().unwrap().usage(0).unseen, 3 << 30);
         forge(&folder, 296, u64::MAX);
-        let held = HeldSlice::adopt(&folder, &cut).unwrap();
+        let held = HeldSlice::adopt(&folder, &cut, None).unwrap();
         assert_eq!(held.read().unwrap().usage(0).unseen, 8 << 30);
     }
 }

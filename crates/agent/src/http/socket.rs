@@ -1,6 +1,7 @@
 //! The daemon's unix socket file: bound under a temporary name and renamed, watched, and bound again if it is removed
 //! or replaced.
 
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
@@ -9,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use std::{fs, mem};
 
+use divvy_api::home::{LockFile, private_dir};
 use divvy_api::sync::lock;
 
 /// Interval of checking the file: one stat(2).
@@ -34,39 +36,63 @@ impl FileId {
     }
 }
 
+/// Where a daemon listens.
+#[derive(Debug)]
+pub struct SocketPlace {
+    pub path: PathBuf,
+    /// The path while the folder of the first cannot be: a logout takes it.
+    pub without_session: Option<PathBuf>,
+    pub mode: u32,
+    /// The lock of the daemon's home: while it is the file that this daemon locked, no other daemon has the socket.
+    pub lock: PathBuf,
+}
+
+impl SocketPlace {
+    /// The path to listen on now, in a folder that is there or can be made.
+    fn path(&self) -> &Path {
+        let session = self.path.parent().and_then(Path::parent);
+        match &self.without_session {
+            Some(other) if !session.is_some_and(Path::is_dir) => other,
+            _ => &self.path,
+        }
+    }
+}
+
 /// The file through which clients find the daemon.
 #[derive(Clone, Debug)]
 pub struct Socket(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    path: PathBuf,
-    mode: u32,
-    /// The lock of the daemon's home: while it is the file that this daemon locked, no other daemon has the socket.
-    lock: (PathBuf, FileId),
+    place: SocketPlace,
+    /// The open lock, which tells clients the path.
+    lock: File,
+    locked: FileId,
     /// The file that this daemon listens on.
-    bound: Mutex<FileId>,
+    bound: Mutex<(PathBuf, FileId)>,
 }
 
 impl Socket {
-    /// Listens on `path`, with this mode, for the daemon that holds `lock`.
+    /// Listens there, for the daemon that holds `lock`, and writes the path into the lock.
     ///
     /// # Errors
     /// Those of the file system and of bind(2).
-    pub fn bind(path: &Path, mode: u32, lock: &Path) -> io::Result<(Self, UnixListener)> {
-        let locked = FileId::of(lock)?;
-        let (listener, bound) = bind(path, mode)?;
+    pub fn bind(place: SocketPlace, lock: File) -> io::Result<(Self, UnixListener)> {
+        let locked = FileId::of(&place.lock)?;
+        let path = place.path().to_owned();
+        let (listener, bound) = bind(&path, place.mode)?;
+        LockFile::take(&lock, path.clone())?;
         let socket = Self(Arc::new(Inner {
-            path: path.to_owned(),
-            mode,
-            lock: (lock.to_owned(), locked),
-            bound: Mutex::new(bound),
+            place,
+            lock,
+            locked,
+            bound: Mutex::new((path, bound)),
         }));
         Ok((socket, listener))
     }
 
-    pub fn path(&self) -> &Path {
-        &self.0.path
+    pub fn path(&self) -> PathBuf {
+        self.bound().0.clone()
     }
 
     /// Binds again where the file is not the one that this daemon listens on; `None` where it is.
@@ -75,21 +101,31 @@ impl Socket {
     /// As [`Socket::bind`], and where the home's lock is not this daemon's any more.
     fn renew(&self) -> io::Result<Option<UnixListener>> {
         let Inner {
-            path,
-            mode,
-            lock: (lock, locked),
+            place,
+            lock,
+            locked,
             ..
         } = &*self.0;
-        if self.is_ours()? {
+        let path = place.path();
+        if self.path() == path && self.is_ours()? {
             return Ok(None);
         }
         // A home that was removed and made again may be another daemon's.
-        if FileId::of(lock)? != *locked {
-            let why = format!("{} is not the file that this daemon locked", lock.display());
+        if FileId::of(&place.lock)? != *locked {
+            let why = format!(
+                "{} is not the file that this daemon locked",
+                place.lock.display()
+            );
             return Err(io::Error::other(why));
         }
-        let (listener, bound) = bind(path, *mode)?;
-        *self.bound() = bound;
+        if place.without_session.is_some() {
+            let folder = path.parent().unwrap_or(path);
+            private_dir(folder).map_err(io::Error::other)?;
+        }
+        let (listener, bound) = bind(path, place.mode)?;
+        self.remove();
+        *self.bound() = (path.to_owned(), bound);
+        LockFile::take(lock, path.to_owned())?;
         Ok(Some(listener))
     }
 
@@ -105,7 +141,8 @@ impl Socket {
                 .and_then(|renewed| renewed);
             let listener = renewed
                 .and_then(|listener| listener.map(tokio::net::UnixListener::from_std).transpose());
-            let socket = self.path().display();
+            let path = self.path();
+            let socket = path.display();
             match listener {
                 Ok(None) => has_failed = false,
                 Ok(Some(listener)) => {
@@ -130,14 +167,15 @@ impl Socket {
     }
 
     fn is_ours(&self) -> io::Result<bool> {
-        match FileId::of(self.path()) {
+        let (path, bound) = self.bound().clone();
+        match FileId::of(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             // The listener holds the inode, so that no other file has its number.
-            there => Ok(there? == *self.bound()),
+            there => Ok(there? == bound),
         }
     }
 
-    fn bound(&self) -> MutexGuard<'_, FileId> {
+    fn bound(&self) -> MutexGuard<'_, (PathBuf, FileId)> {
         lock(&self.0.bound)
     }
 }
@@ -170,12 +208,56 @@ mod tests {
         (dir, path, lock)
     }
 
+    fn bound(path: &Path, lock: &Path, without_session: Option<PathBuf>) -> (Socket, UnixListener) {
+        let place = SocketPlace {
+            path: path.to_owned(),
+            without_session,
+            mode: 0o600,
+            lock: lock.to_owned(),
+        };
+        let lock = File::options().write(true).open(lock).unwrap();
+        Socket::bind(place, lock).unwrap()
+    }
+
+    /// As at a user's last logout, and at the next login.
+    #[test]
+    fn a_socket_without_its_session_folder_is_bound_elsewhere_and_the_lock_tells_where() {
+        let dir = tempfile::tempdir().unwrap();
+        let (session, lock) = (dir.path().join("session"), dir.path().join("lock"));
+        let path = session.join("divvy/divvy.sock");
+        let other = dir.path().join("other/divvy.sock");
+        fs::write(&lock, "").unwrap();
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let told = || LockFile::parse(&fs::read_to_string(&lock).unwrap()).unwrap();
+        let (socket, _first) = bound(&path, &lock, Some(other.clone()));
+        assert_eq!(told().socket, path);
+        fs::remove_dir_all(&session).unwrap();
+        let _second = socket.renew().unwrap().expect("it is bound again");
+        assert_eq!(
+            (told().socket, socket.path()),
+            (other.clone(), other.clone())
+        );
+        assert!(told().is_alive());
+        UnixStream::connect(&other).unwrap();
+        assert!(socket.renew().unwrap().is_none());
+        fs::create_dir(&session).unwrap();
+        let _third = socket
+            .renew()
+            .unwrap()
+            .expect("it is bound where it was first");
+        assert_eq!(told().socket, path);
+        UnixStream::connect(&path).unwrap();
+        assert!(!other.exists());
+        let mode = fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777;
+        assert_eq!(mode, 0o700);
+    }
+
     #[test]
     fn a_socket_that_was_removed_or_replaced_is_bound_again_with_its_mode() {
         let (dir, path, lock) = home();
         // What an earlier daemon has left.
         drop(UnixListener::bind(&path).unwrap());
-        let (socket, first) = Socket::bind(&path, 0o600, &lock).unwrap();
+        let (socket, first) = bound(&path, &lock, None);
         assert!(socket.renew().unwrap().is_none());
         let mut listeners = vec![first];
         for replace in [
@@ -201,11 +283,11 @@ mod tests {
     #[test]
     fn a_daemon_that_has_lost_its_home_takes_no_other_daemons_socket() {
         let (dir, path, lock) = home();
-        let (socket, _listener) = Socket::bind(&path, 0o600, &lock).unwrap();
+        let (socket, _listener) = bound(&path, &lock, None);
         let other = dir.path().join("other");
         fs::write(&other, "").unwrap();
         fs::rename(&other, &lock).unwrap();
-        let (theirs, _listener) = Socket::bind(&path, 0o600, &lock).unwrap();
+        let (theirs, _listener) = bound(&path, &lock, None);
         socket.renew().unwrap_err();
         socket.remove();
         assert!(theirs.renew().unwrap().is_none(), "it is where it was");

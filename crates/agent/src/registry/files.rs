@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
+use divvy_api::home::machine;
 use divvy_ledger::ofd;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, fchmod, fstat, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
@@ -59,7 +60,7 @@ impl Owner {
     /// # Errors
     /// When there is no such folder.
     pub fn of(home: &Path) -> std::io::Result<Self> {
-        let meta = std::fs::metadata(home)?;
+        let meta = std::fs::metadata(instance(home))?;
         let mut hash = super::entry::Fnv::default();
         hash.write_u64(meta.dev());
         hash.write_u64(meta.ino());
@@ -67,6 +68,17 @@ impl Owner {
             uid: geteuid().as_raw(),
             home: hash.finish(),
         })
+    }
+}
+
+/// The folder that stands for an instance: of a user's machine the one above, which held the state in earlier versions, so
+/// that jobs of these count as the daemon's own.
+fn instance(home: &Path) -> &Path {
+    let name = home.file_name().and_then(|name| name.to_str());
+    let above = home.parent().filter(|above| above.ends_with("divvy"));
+    match (name, above) {
+        (Some(name), Some(above)) if machine::is_folder(name) => above,
+        _ => home,
     }
 }
 

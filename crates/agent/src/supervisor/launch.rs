@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::StdioMode;
+use divvy_ledger::kept::KeptFiles;
 use rustix::io::Errno;
 use rustix::process::{WaitOptions, waitpid};
 
@@ -23,6 +24,9 @@ use crate::job_dir::LaunchSpec;
 use crate::job_dir::OutputFiles;
 use crate::job_dir::injection::{InjectedLimiter, InjectionMode};
 
+/// The variable by which the limiter finds the files of a slice without names.
+const SUPERVISOR: &str = "DIVVY_SUPERVISOR";
+
 /// The kernel's name of this process's own program, at any path and for every user.
 const THIS: &str = "/proc/self/exe";
 
@@ -33,6 +37,8 @@ pub struct Launcher<'a> {
     env: BTreeMap<String, String>,
     /// How the job's limiter came in.
     limiter: Option<InjectedLimiter>,
+    /// The files of a slice with names that a logout may take.
+    _kept: Option<KeptFiles>,
     /// The way into the job's group and back.
     cgroup_entry: Option<CgroupEntry>,
     /// Where its group does not count its processes.
@@ -58,6 +64,17 @@ impl ExecStdio {
             None => Some(Self::Pipes(descriptors.try_into().ok()?)),
         }
     }
+}
+
+/// Keeps the files of the job's slice open. Another user's job could not read this process's descriptors, and the names of
+/// its slice are root's, which no logout takes.
+fn keep_slice(spec: &LaunchSpec, env: &mut BTreeMap<String, String>) -> Option<KeptFiles> {
+    env.remove(SUPERVISOR);
+    let slice = env.get("DIVVY_SLICE").filter(|_| spec.user.is_none())?;
+    // Without them the slice ends with its names.
+    let kept = KeptFiles::of(Path::new(slice)).ok()?;
+    env.insert(SUPERVISOR.to_owned(), std::process::id().to_string());
+    Some(kept)
 }
 
 impl<'a> Launcher<'a> {
@@ -86,10 +103,13 @@ impl<'a> Launcher<'a> {
             TaskBound::without_pids(user, why)
         });
         held.tasks = Some(tasks);
+        let mut env = spec.env.clone();
+        let kept = keep_slice(spec, &mut env);
         let mut host = Self {
             spec,
-            env: spec.env.clone(),
+            env,
             limiter: None,
+            _kept: kept,
             cgroup_entry: doors,
             user_limit,
         };

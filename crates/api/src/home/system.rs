@@ -25,7 +25,7 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
 };
 
-use super::lock::locked_by;
+use super::lock::{LockFile, locked_by};
 use super::{Home, HomeError, me, private_dir};
 
 const RUNTIME: &str = "/run/divvy";
@@ -120,6 +120,8 @@ impl Home {
             runtime: runtime.to_owned(),
             slices: runtime.join("slices"),
             state: STATE.into(),
+            socket: SOCKET.into(),
+            machines: None,
         }
     }
 
@@ -135,6 +137,7 @@ impl Home {
             return own;
         }
         let own = own.and_then(|own| own.belongs_to(me()).map(|()| own));
+        let own = own.map(Self::found);
         if own.as_ref().is_ok_and(Self::answers) {
             return own;
         }
@@ -143,6 +146,19 @@ impl Home {
             true => Ok(system),
             false => own,
         }
+    }
+
+    /// The same, with the socket that the daemon of this home has now: its own environment may have been another, and a
+    /// logout may have taken the folder that it had first.
+    #[must_use]
+    pub fn found(mut self) -> Self {
+        if self.machines.is_some() && !self.answers() {
+            let lock = self.lock_file().ok().flatten();
+            if let Some(lock) = lock.filter(LockFile::is_alive) {
+                self.socket = lock.socket;
+            }
+        }
+        self
     }
 
     /// Whether the runtime folder and the socket, as far as they are there, are this user's or root's.

@@ -7,7 +7,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use divvy_api::home::{Holder, Home};
+use divvy_api::home::{Holder, Home, machine};
 use divvy_api::v1::{Error, ErrorCode, FrontEnd, Job, JobState, Node};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -39,7 +39,12 @@ pub async fn stop(workers: &[String]) -> Outcome {
         Ok::<_, Error>((node, jobs))
     };
     let (node, jobs) = match asked.await {
-        Err(error) if is_unresponsive(&error) => return stop_unresponsive(&home, workers, error),
+        Err(error) if is_unresponsive(&error) || is_without_socket(&home, &error) => {
+            return stop_unresponsive(&home, workers, error);
+        }
+        Err(error) if error.code == ErrorCode::NoDaemon => {
+            return Err(elsewhere(&home, error).into());
+        }
         answer => answer?,
     };
     let running = jobs
@@ -58,6 +63,26 @@ pub async fn stop(workers: &[String]) -> Outcome {
 
 fn is_unresponsive(error: &Error) -> bool {
     error.code == ErrorCode::Unresponsive
+}
+
+/// The same error, with the host that the lock of this home names, where that is another.
+fn elsewhere(home: &Home, error: Error) -> Error {
+    let lock = home.lock_file().ok().flatten();
+    match lock.filter(|lock| !lock.host.is_empty() && lock.host != machine::host()) {
+        Some(lock) => {
+            let state = home.state().display();
+            error.hint(format!(
+                "the daemon of {state} is {}: stop it there",
+                lock.describe()
+            ))
+        }
+        None => error,
+    }
+}
+
+/// Whether the daemon runs and has no socket now, as for a moment after a login.
+fn is_without_socket(home: &Home, error: &Error) -> bool {
+    error.code == ErrorCode::NoDaemon && matches!(home.holder(), Ok(Some(_)))
 }
 
 /// Ends the process that holds the lock, whatever it hangs in.

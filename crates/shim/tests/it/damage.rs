@@ -73,10 +73,36 @@ fn cut_short_while_in_use() {
     }
 }
 
+/// As the daemon does at a job's end.
+fn release(rig: &Rig) {
+    let control = divvy_ledger::Control::open_writable(&rig.slice_folder());
+    control.expect("a slice").end();
+    std::fs::remove_dir_all(rig.slice_folder()).expect("ours");
+}
+
 #[test]
-fn removed_while_in_use() {
-    let remove = |rig: &Rig| std::fs::remove_dir_all(rig.slice_folder()).expect("ours");
-    is_survived(remove, &["slots", "was removed while in use"]);
+fn released_while_in_use() {
+    is_survived(release, &["slots", "was removed while in use"]);
+}
+
+/// As logind does at a user's last logout.
+#[test]
+fn a_slice_whose_names_are_removed_keeps_its_limit_and_its_memory() {
+    let rig = Rig::new(1, ROOM);
+    let mut probe = rig.ready(Way::Handle);
+    assert_eq!(probe.ask(&format!("take linear {}", 4 * MIB)), [0, 0]);
+    let before = probe.info();
+    std::fs::remove_dir_all(rig.slice_folder()).expect("ours");
+    let start = coarse_ns();
+    while coarse_ns() - start < LOOKS {
+        assert_eq!(probe.ask(&format!("take linear {}", 4 * MIB))[0], 0);
+        assert_eq!(probe.ask("giveall"), [0]);
+    }
+    assert_eq!(probe.ask(&format!("take linear {}", 4 * MIB))[0], 0);
+    assert_eq!(probe.info(), before);
+    let refused = probe.ask(&format!("take linear {}", rig.limit));
+    assert_eq!(refused, [OUT_OF_MEMORY, 1]);
+    assert_eq!(probe.last_words(), "");
 }
 
 #[test]
@@ -142,7 +168,7 @@ fn on_a_file_system_that_cannot_be_written() {
 fn the_line_is_said_once_by_each_process() {
     let rig = Rig::new(1, ROOM);
     let mut probe = rig.ready(Way::Handle);
-    std::fs::remove_dir_all(rig.slice_folder()).expect("ours");
+    release(&rig);
     until_refused(&mut probe);
     // A child has an account of its own, and finds none.
     probe.say("fork init;context 0;take linear 512");

@@ -43,6 +43,7 @@ mod replay;
 mod run;
 mod seed;
 mod selftest;
+mod session;
 mod shown;
 mod simulate;
 mod slices;

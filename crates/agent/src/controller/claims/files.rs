@@ -165,7 +165,7 @@ pub(in crate::controller) fn cdi_name_of(io: &Io, claim: &Claim) -> String {
 }
 
 fn cdi_instance(io: &Io) -> String {
-    container_spec::instance(io.config.home.state())
+    container_spec::instance(io.config.home.instance())
 }
 
 /// Removes CDI files of jobs and claims that hold nothing any more. The process that had to remove them may have died

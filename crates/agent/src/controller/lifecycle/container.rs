@@ -80,7 +80,7 @@ pub(in crate::controller) fn run_container_gc(
     let Ok(socket) = engine::socket() else {
         return Ok(());
     };
-    let instance = container_spec::instance(io.config.home.state());
+    let instance = container_spec::instance(io.config.home.instance());
     if let Err(error) = gc::start(socket, instance, container_gc(jobs, io)?) {
         tracing::warn!(%error, "cannot search for leftover containers");
     }
@@ -89,7 +89,7 @@ pub(in crate::controller) fn run_container_gc(
 
 /// Removes staged mounts of containers whose jobs hold nothing any more: their supervisors died before they could.
 pub(in crate::controller) fn remove_stale_mounts(jobs: &Jobs, io: &Io) {
-    let instance = container_spec::instance(io.config.home.state());
+    let instance = container_spec::instance(io.config.home.instance());
     let jobs = jobs.active.values().map(|active| &active.job);
     let holds = jobs.filter(|job| !job.state.grants().is_empty());
     let names =
@@ -182,7 +182,7 @@ pub fn docker_args(
     if !ahead {
         job_files::write(&edits, &files).map_err(|error| internal(&error))?;
     }
-    let instance = container_spec::instance(config.home.state());
+    let instance = container_spec::instance(config.home.instance());
     let name = container_spec::name(&instance, &number, job.run_state.runs);
     let mut flags = edits.flags();
     // The job's supervisor finds the container by this flag.
@@ -336,7 +336,7 @@ pub fn plan_on(
     parts: &[GpuDevice],
     limiter: Option<&InjectionPolicy>,
 ) -> Result<Plan, ContainerError> {
-    let instance = container_spec::instance(home.state());
+    let instance = container_spec::instance(home.instance());
     let socket = engine::socket()?;
     let starter = container.starter.map(|starter| {
         container_spec::Starter::Process(Process {

@@ -447,6 +447,11 @@ pub(in crate::controller) fn register_process_roots(jobs: &Jobs, io: &Io, id: Jo
     let Ok(record) = start::job_dir(jobs, io, id).record() else {
         return;
     };
+    let active = jobs.active.get(&id);
+    if let (Some(launch), Some(slice)) = (&record.launch, active.and_then(|active| active.slice()))
+    {
+        slice.set_supervisor(launch.process.pid);
+    }
     for begun in [record.launch, record.started].into_iter().flatten() {
         io.observer.add_root(id, begun.process);
     }

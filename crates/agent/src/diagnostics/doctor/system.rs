@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use divvy_api::home::{Home, session};
 use divvy_api::v1::Finding;
 use rustix::fs::{Access, Mode, OFlags, access};
 use rustix::io::Errno;
@@ -31,6 +32,7 @@ pub fn findings() -> Vec<Finding> {
         cgroups(),
         processes(),
     ];
+    findings.extend(logout());
     findings.extend(device_nodes());
     findings.push(containers());
     findings
@@ -201,6 +203,28 @@ pub fn device_node(check: &str, path: &str) -> Option<Finding> {
         } else {
             "sudo nvidia-modprobe -u -c 0; in containers, pass the device to the container"
         },
+    ))
+}
+
+/// What a user's own daemon meets at the last logout; nothing where the system's daemon serves.
+fn logout() -> Option<Finding> {
+    const CHECK: &str = "system.logout";
+    let me = rustix::process::getuid().as_raw();
+    if me == 0 || Home::is_system_installed() {
+        return None;
+    }
+    if !session::ends_at_logout(me) {
+        return Some(ok(
+            CHECK,
+            "a logout ends no process of this user, as far as systemd-logind says",
+        ));
+    }
+    Some(warn(
+        CHECK,
+        format!("uid {me} does not linger"),
+        "at the last logout systemd-logind stops this user's services, and with KillUserProcesses=yes (logind.conf) all \
+         processes: a daemon of this user and its jobs",
+        "loginctl enable-linger",
     ))
 }
 
