@@ -17,7 +17,7 @@
 //!
 //! Nothing is ever freed: other threads may hold it, and a fork child must not give up what is its parent's.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 use std::sync::atomic::{
@@ -165,16 +165,13 @@ fn find_out() -> LimiterState {
     if form::stands_aside() {
         return LimiterState::Off;
     }
-    // The mount of the job takes precedence over its environment.
-    let mounted = Some(PathBuf::from(MOUNTED)).filter(|folder| folder.exists());
-    let is_mounted = mounted.is_some();
-    let named = || std::env::var_os(SLICE).filter(|value| !value.is_empty());
-    let Some(folder) = mounted.or_else(|| named().map(PathBuf::from)) else {
+    let Some(folder) = slice_folder() else {
         return LimiterState::Refused(Refusal {
             cause: format!("{SLICE} is not set, so this process belongs to no slice"),
             without_slice: true,
         });
     };
+    let is_mounted = folder == Path::new(MOUNTED);
     match Slice::open(&folder) {
         Ok(slice) if is_switched_off() && !is_mounted && slice.is_own() => LimiterState::Off,
         Ok(slice) => LimiterState::Limited(Box::new(ProcessAccount::new(slice))),
@@ -183,6 +180,13 @@ fn find_out() -> LimiterState {
             without_slice: false,
         }),
     }
+}
+
+/// The folder of this process's slice. The mount of the job takes precedence over its environment.
+pub fn slice_folder() -> Option<PathBuf> {
+    let mounted = Some(PathBuf::from(MOUNTED)).filter(|folder| folder.exists());
+    let named = || std::env::var_os(SLICE).filter(|value| !value.is_empty());
+    mounted.or_else(|| named().map(PathBuf::from))
 }
 
 /// A fork child starts with nothing: its parent's slot, locks and pointers are not its own.

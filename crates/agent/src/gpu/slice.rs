@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use divvy_api::sync::lock;
 use divvy_core::{Bytes, Compute, ComputeMode, Grant};
 use divvy_ledger::{
-    Control, CreateError, Denial, Forgery, GpuSpec, Listed, OpenError, ProcessIdentity, Reader,
-    SharingMode, Slice, SliceSpec, Snapshot,
+    Control, CreateError, Denial, Forgery, GpuSpec, Listed, Numbering, OpenError, ProcessIdentity,
+    Reader, SharingMode, Slice, SliceSpec, Snapshot,
 };
 
 use super::watched_jobs::{SliceLedger, WatchedJob};
@@ -125,6 +125,7 @@ pub struct SliceConfig<'a> {
     /// Tells this slice from an earlier one of the same job.
     pub generation: u64,
     pub compute: Compute,
+    pub numbering: Numbering,
     pub grants: &'a [Grant],
     /// By position in `grants`.
     pub overheads: &'a [Bytes],
@@ -147,6 +148,7 @@ impl SliceConfig<'_> {
             id: self.job.to_owned(),
             generation: self.generation,
             mode: mode(self.compute),
+            numbering: self.numbering,
             gpus: self.grants.iter().zip(self.overheads).map(gpu).collect(),
         }
     }
@@ -163,10 +165,13 @@ impl HeldSlice {
 
     /// Takes over a slice that an earlier daemon made, with what the journal says of it: its job may have written into
     /// it since. What that daemon had the limit count besides is in no journal, and is believed as far as the job loses
-    /// by it alone.
+    /// by it alone. So is the numbering, which fits the variables that the job started with.
     pub fn adopt(folder: &Path, cut: &SliceConfig<'_>) -> Result<Box<Self>, SliceError> {
         let mut spec = cut.spec();
         let found = Slice::open(folder).map(|slice| slice.spec().clone());
+        if let Ok(found) = &found {
+            spec.numbering = found.numbering;
+        }
         for (gpu, found) in spec
             .gpus
             .iter_mut()
@@ -422,6 +427,7 @@ mod tests {
             job: "3",
             generation: 1,
             compute: Compute::default(),
+            numbering: Numbering::Slice,
             grants,
             overheads,
         }
