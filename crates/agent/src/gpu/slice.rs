@@ -494,6 +494,25 @@ mod tests {
     }
 
     #[test]
+    fn an_adopted_slice_keeps_the_numbering_that_fits_its_jobs_variables() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("3");
+        let (grants, overheads) = ([grant()], [Bytes::mib(400)]);
+        let now = cut(&grants, &overheads);
+        // As a version without numbers made it.
+        let earlier = SliceConfig {
+            numbering: Numbering::Driver,
+            ..cut(&grants, &overheads)
+        };
+        for (made, found) in [(&earlier, Numbering::Driver), (&now, Numbering::Slice)] {
+            drop(HeldSlice::create(&folder, made).unwrap());
+            let mut held = HeldSlice::adopt(&folder, &now).unwrap();
+            assert_eq!(Slice::open(&folder).unwrap().spec().numbering, found);
+            assert_eq!(held.repair().unwrap(), None);
+        }
+    }
+
+    #[test]
     fn a_control_file_in_the_place_of_the_agents_is_replaced_and_a_missing_one_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("3");
