@@ -21,6 +21,8 @@ use crate::route::hook::Real;
 
 const VISIBLE: &CStr = c"CUDA_VISIBLE_DEVICES";
 
+const GRANTED: &CStr = c"NVIDIA_VISIBLE_DEVICES";
+
 /// It has [`BY_DRIVER`] where an engine brought the process into its slice and shows GPUs in its own way.
 const NUMBERING: &CStr = c"DIVVY_NUMBERING";
 const BY_DRIVER: &CStr = c"driver";
@@ -62,9 +64,23 @@ fn numbered_gpus() -> Option<Vec<String>> {
     if variable(NUMBERING).as_deref() == Some(BY_DRIVER) {
         return None;
     }
-    let slice = Slice::open(&process::slice_folder()?).ok()?;
+    let Ok(slice) = Slice::open(&process::slice_folder()?) else {
+        return granted_gpus();
+    };
     let gpus = slice.gpus().iter().map(|gpu| uuid_text(&gpu.uuid));
     (slice.spec().numbering == Numbering::Slice).then(|| gpus.collect())
+}
+
+/// The UUIDs that the daemon has set beside the numbers. Where the slice cannot be opened, as by another user's process
+/// (`sudo -E`), no memory is granted, but a context on another job's GPU would end the job as a bypass.
+fn granted_gpus() -> Option<Vec<String>> {
+    let list = variable(GRANTED)?;
+    let gpus: Vec<String> = list
+        .to_string_lossy()
+        .split(',')
+        .map(str::to_owned)
+        .collect();
+    gpus.iter().all(|gpu| is_uuid(gpu)).then_some(gpus)
 }
 
 /// The UUID as NVML and the driver's variable have it.

@@ -219,6 +219,27 @@ fn every_value_means_the_jobs_own_gpus_without_a_daemon() {
     }
 }
 
+#[test]
+fn a_program_without_its_slice_uses_no_other_jobs_gpu() {
+    let home = Home::new(MACHINE).variable("DIVVY_FORM", "preload");
+    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let table = Table::new(&home, &["run"]);
+    let script = format!("rm \"$DIVVY_SLICE/slots\"; exec {} kept 0 2", table.program);
+    let run = [&["run"], &TWO[..], &["--", "sh", "-c", &script]].concat();
+    let printed = home.divvy(&run).ok().stdout;
+    let [_, a, b] = &table.machine[..] else {
+        panic!("three GPUs")
+    };
+    for (line, begins) in printed.lines().zip([
+        format!("kept|0|{a},{b}|2|0,1|divvy: GPU memory is refused: "),
+        format!("0|0|{a}|2|0|divvy: GPU memory is refused: "),
+        "2|100||-1|2|divvy: CUDA_VISIBLE_DEVICES=2: 2 is not a GPU of this job".to_owned(),
+    ]) {
+        assert!(line.starts_with(&begins), "{printed}");
+    }
+    assert_eq!(printed.lines().count(), 3, "{printed}");
+}
+
 /// An engine that reads `slice env -o json` shows GPUs in its own way: Ray by the machine's numbers.
 #[test]
 fn an_engine_with_numbers_of_its_own_keeps_them() {
