@@ -21,6 +21,7 @@ use crate::route::hook::Real;
 
 const VISIBLE: &CStr = c"CUDA_VISIBLE_DEVICES";
 
+/// The UUIDs, which the daemon sets beside the numbers.
 const GRANTED: &CStr = c"NVIDIA_VISIBLE_DEVICES";
 
 /// It has [`BY_DRIVER`] where an engine brought the process into its slice and shows GPUs in its own way.
@@ -109,8 +110,7 @@ fn translate(given: Option<&str>, gpus: &[String]) -> (String, Option<String>) {
         match gpu(entry, gpus) {
             Some(gpu) => list.push(gpu),
             None => {
-                // `-1`, an empty entry and words hide GPUs on purpose.
-                unknown = (is_number(entry) || is_uuid(entry)).then(|| entry.to_owned());
+                unknown = (!hides_on_purpose(entry)).then(|| entry.to_owned());
                 list.push(END);
                 break;
             }
@@ -135,6 +135,12 @@ fn gpu<'a>(entry: &str, gpus: &'a [String]) -> Option<&'a str> {
 
 fn is_number(entry: &str) -> bool {
     !entry.is_empty() && entry.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// `-1`, an empty entry, and words such as `none` and Slurm's `NoDevFiles`.
+fn hides_on_purpose(entry: &str) -> bool {
+    let is_word = !entry.bytes().any(|byte| byte.is_ascii_digit()) && !is_uuid(entry);
+    is_word || entry.starts_with('-')
 }
 
 fn is_uuid(entry: &str) -> bool {
@@ -211,8 +217,6 @@ mod tests {
             (Some("0,-1,1"), "GPU-aa22,-1"),
             (Some("1,"), "GPU-bb33,-1"),
             (Some("none"), "-1"),
-            (Some("+1"), "-1"),
-            (Some("1x"), "-1"),
         ] {
             assert_eq!(translate(given, &gpus()), (list.to_owned(), None));
         }
@@ -226,6 +230,9 @@ mod tests {
             ("99999999999999999999", "-1", "99999999999999999999"),
             ("GPU-cc44", "-1", "GPU-cc44"),
             ("0,MIG-1", "GPU-aa22,-1", "MIG-1"),
+            ("0;1", "-1", "0;1"),
+            ("cuda:0", "-1", "cuda:0"),
+            ("+1", "-1", "+1"),
             // It names two.
             ("GPU-", "-1", "GPU-"),
             ("GPU-aa22é", "-1", "GPU-aa22é"),
