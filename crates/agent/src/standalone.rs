@@ -26,7 +26,7 @@ use divvy_core::{
     AllocatedJob, Amount, Bytes, ComputeMode, Gpu, GpuUuid, Grant, JobId, Mode, PendingJob, Queue,
     QueueName, QueueSpec, Request, Snapshot,
 };
-use divvy_ledger::kept;
+use divvy_ledger::{Numbering, kept};
 
 use crate::config::simulated_gpus;
 use crate::container;
@@ -48,7 +48,7 @@ use crate::model::validate::{self, usage};
 use crate::registry::entry::{Amount as RegistryAmount, Writer};
 use crate::registry::{Held, Membership, Registry, Wanted};
 use crate::supervisor;
-use crate::supervisor::job_environment::{JobEnvironment, for_job};
+use crate::supervisor::job_environment::{JobEnvironment, for_job, for_program};
 
 const GRANTS: &str = "grants.json";
 
@@ -180,6 +180,10 @@ fn prepare(
         job: &name,
         generation: 1,
         compute: request.compute,
+        numbering: match submit.container {
+            Some(_) => Numbering::Driver,
+            None => Numbering::Slice,
+        },
         grants: &grants,
         overheads: &overheads,
     };
@@ -224,7 +228,10 @@ fn prepare(
         job: name.clone(),
         command: submit.command,
         cwd: submit.cwd.into(),
-        env: for_job(env, &around),
+        env: match container {
+            Some(_) => for_job(env, &around),
+            None => for_program(env, &around),
+        },
         grace_ms: u64::try_from(DEFAULT_GRACE.as_millis()).unwrap_or(u64::MAX),
         script: None,
         // Its output is its terminal's.

@@ -27,6 +27,7 @@ pub struct SliceSpec {
     /// Tells this slice from earlier ones in the same folder.
     pub generation: u64,
     pub mode: SharingMode,
+    pub numbering: Numbering,
     /// 1 to 16; the position is the `gpu` argument everywhere in this crate.
     pub gpus: Vec<GpuSpec>,
 }
@@ -71,6 +72,33 @@ impl SharingMode {
     }
 }
 
+/// What the numbers in `CUDA_VISIBLE_DEVICES` of the slice's programs count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Numbering {
+    /// The GPUs that the driver finds: those of the machine, or those that an engine does not hide.
+    #[default]
+    Driver,
+    /// The GPUs of the slice, from 0, by their position in it.
+    Slice,
+}
+
+impl Numbering {
+    fn to_word(self) -> u64 {
+        match self {
+            Self::Driver => 0,
+            Self::Slice => 1,
+        }
+    }
+
+    /// A word that only a later version writes is taken for its oldest meaning.
+    fn from_word(word: u64) -> Self {
+        match word {
+            1 => Self::Slice,
+            _ => Self::Driver,
+        }
+    }
+}
+
 /// Why a slice could not be set up.
 #[derive(Debug)]
 pub enum CreateError {
@@ -104,6 +132,7 @@ pub enum Field {
     Id,
     /// The mode, or the number of GPUs.
     Mode,
+    Numbering,
     Uuid,
     Limit,
     /// The context overhead.
@@ -126,6 +155,7 @@ impl fmt::Display for Field {
             Self::Header => "header",
             Self::Id => "id",
             Self::Mode => "mode or number of GPUs",
+            Self::Numbering => "numbering of GPUs",
             Self::Uuid => "UUID",
             Self::Limit => "limit",
             Self::Overhead => "context overhead",
@@ -156,6 +186,7 @@ impl Forgery {
             None if offset < offset_of!(ControlFile, id) => (Field::Header, None),
             None if offset < offset_of!(ControlFile, sequence) => (Field::Id, None),
             None if offset == offset_of!(ControlFile, mode) => (Field::Mode, None),
+            None if offset == offset_of!(ControlFile, numbering) => (Field::Numbering, None),
             Some(within) if within < GPUS * size_of::<ControlGpu>() => {
                 let field = match within % size_of::<ControlGpu>() {
                     0 | 8 => Field::Uuid,
@@ -461,6 +492,11 @@ fn control_bytes(spec: &SliceSpec) -> Vec<u8> {
         offset_of!(ControlFile, gpu_count),
         &(spec.gpus.len() as u32).to_ne_bytes(),
     );
+    put(
+        &mut bytes,
+        offset_of!(ControlFile, numbering),
+        &spec.numbering.to_word().to_ne_bytes(),
+    );
     for (index, gpu) in spec.gpus.iter().enumerate() {
         let at = offset_of!(ControlFile, gpus) + index * size_of::<ControlGpu>();
         put(&mut bytes, at + offset_of!(ControlGpu, uuid), &gpu.uuid);
@@ -524,10 +560,12 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<SliceSpec, &'static str> {
         }
     };
     let generation = word(bytes, offset_of!(layout::Header, generation));
+    let numbering = Numbering::from_word(word(bytes, offset_of!(ControlFile, numbering)));
     Ok(SliceSpec {
         id,
         generation,
         mode,
+        numbering,
         gpus: (0..count).map(gpu).collect(),
     })
 }

@@ -4,7 +4,7 @@
 //! control (4 KiB, read-only in jobs)          slots (1408 KiB, written by the slice's processes)
 //! 0     Header                                0        Header
 //! 64    id of the slice, zero padded          64       live: one bit a slot, a superset of the slots in use
-//! 128   seqlock, heartbeat, mode, GPU count   1024     what outlives a process: per GPU peak and denials
+//! 128   seqlock, heartbeat, mode, numbering   1024     what outlives a process: per GPU peak and denials
 //! 256   16 × one line per GPU                 2048     per GPU, one bit a shared allocation that counts against it
 //! 2048  what may be launched now               4096     1024 × slot: identity, compute demand, 16 × one line per GPU
 //!                                             1380352  the denial log: 16 × what a refused process looked like
@@ -70,9 +70,11 @@ pub(crate) struct ControlFile {
     pub heartbeat: AtomicU64,
     pub mode: AtomicU32,
     pub gpu_count: AtomicU32,
+    /// How programs number the slice's GPUs (`control::Numbering`).
+    pub numbering: AtomicU64,
     /// Not zero once the slice has been released: what still has it mapped gets nothing more.
     pub ended: AtomicU64,
-    _room: [AtomicU64; 12],
+    _room: [AtomicU64; 11],
     pub gpus: [ControlGpu; GPUS],
     _later: [AtomicU64; 96],
     /// The grant of launches (`compute::Grant`).

@@ -41,7 +41,9 @@ pub use compute::{
     Demand, DemandReader, Grant, MAX_GATE_WAIT_NS, SCHEDULER_TIMEOUT_NS, Waker, WorkWaitGuard,
     wait_for_demand,
 };
-pub use control::{Control, CreateError, Field, Forgery, GpuSpec, SharingMode, SliceSpec};
+pub use control::{
+    Control, CreateError, Field, Forgery, GpuSpec, Numbering, SharingMode, SliceSpec,
+};
 pub use denial::{
     AllocationGroup, AllocationKind, Denial, DenialCause, DenialReport, NAMED, Peer, Text,
 };

@@ -169,17 +169,14 @@ fn find_out() -> LimiterState {
     if form::stands_aside() {
         return LimiterState::Off;
     }
-    // The mount of the job takes precedence over its environment.
-    let mounted = Some(PathBuf::from(MOUNTED)).filter(|folder| folder.exists());
-    let is_mounted = mounted.is_some();
-    let named = || std::env::var_os(SLICE).filter(|value| !value.is_empty());
-    let Some(folder) = mounted.or_else(|| named().map(PathBuf::from)) else {
+    let Some(folder) = slice_folder() else {
         return LimiterState::Refused(Refusal {
             cause: format!("{SLICE} is not set, so this process belongs to no slice"),
             without_slice: true,
         });
     };
-    match open(&folder, is_mounted) {
+    let is_mounted = folder == Path::new(MOUNTED);
+    match open(&folder) {
         Ok(slice) if is_switched_off() && !is_mounted && slice.is_own() => LimiterState::Off,
         Ok(slice) => LimiterState::Limited(Box::new(ProcessAccount::new(slice))),
         Err(error) => LimiterState::Refused(Refusal {
@@ -189,10 +186,18 @@ fn find_out() -> LimiterState {
     }
 }
 
+/// The folder of this process's slice. The mount of the job takes precedence over its environment.
+pub fn slice_folder() -> Option<PathBuf> {
+    let mounted = Some(PathBuf::from(MOUNTED)).filter(|folder| folder.exists());
+    let named = || std::env::var_os(SLICE).filter(|value| !value.is_empty());
+    mounted.or_else(|| named().map(PathBuf::from))
+}
+
 /// The slice in this folder. A logout may take its names, now or later: then the descriptors of the job's supervisor lead
 /// to its files. Not where another user's folder is mounted: a job could name any process as its supervisor.
-fn open(folder: &Path, is_mounted: bool) -> Result<Slice, OpenError> {
+pub fn open(folder: &Path) -> Result<Slice, OpenError> {
     let opened = Slice::open(folder);
+    let is_mounted = folder == Path::new(MOUNTED);
     let is_own = || fs::metadata(folder).is_ok_and(|status| status.uid() == user());
     let Some(supervisor) = supervisor().filter(|_| !is_mounted || is_own()) else {
         return opened;

@@ -18,6 +18,7 @@ use crate::route::hook::hooks;
 use crate::route::procaddress;
 use crate::view::nvml::{accounting, lists, smi};
 use crate::view::{denied, info, nvml};
+use crate::visible_devices;
 
 /// The answer of a hook when this driver has no such function, by library.
 #[allow(non_upper_case_globals)]
@@ -302,6 +303,8 @@ hooks! { $
     cuda cuStreamSynchronize_ptsz(h_stream: CUstream) -> CUresult => synchronise::stream_ptsz;
     /// Never waits for a lease; while leases are in use, records the finished work when it returns.
     cuda cuEventSynchronize(h_event: CUevent) -> CUresult => synchronise::event;
+    /// Translates the numbers in `CUDA_VISIBLE_DEVICES` into UUIDs of the job's GPUs, while the driver initialises.
+    cuda cuInit(flags: c_uint) -> CUresult => visible_devices::init;
     /// Charges the cost of a context, if the call creates one.
     cuda cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) -> CUresult => context::primary_retain;
     /// Ends the charge of the context and of its allocations, if the context is gone.

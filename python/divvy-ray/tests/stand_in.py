@@ -170,7 +170,7 @@ class Machine(unittest.TestCase):
         file.chmod(0o755)
         (self.folder / "access.json").write_text(
             '{"items":[{"environment":{"CUDA_VISIBLE_DEVICES":"GPU-1","DIVVY_SLICE":"/slices/7","DIVVY_JOB_ID":"7",'
-            '"LD_PRELOAD":"/lib/libdivvy_preload.so"},"mounts":[]}]}'
+            '"DIVVY_NUMBERING":"driver","LD_PRELOAD":"/lib/libdivvy_preload.so"},"mounts":[]}]}'
         )
         (self.folder / "oom.json").write_text('{"items":[{"job":"7","records":[]}]}')
 

@@ -51,6 +51,7 @@ class Working(Machine):
         )
         self.assertEqual((saw["DIVVY_SLICE"], saw["DIVVY_JOB_ID"]), ("/slices/7", "7"))
         self.assertEqual(saw["CUDA_VISIBLE_DEVICES"], "0", "ray.train compares it with ray.get_gpu_ids()")
+        self.assertEqual(saw["DIVVY_NUMBERING"], "driver", "the limiter leaves Ray's numbers to the driver")
         self.assertEqual(saw["CUDA_DEVICE_ORDER"], "PCI_BUS_ID")
         self.assertEqual(saw["LD_PRELOAD"], "/lib/libdivvy_preload.so:/mine.so")
 

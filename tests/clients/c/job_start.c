@@ -17,7 +17,7 @@ static int say(int log, const char *what)
     char line[256];
     clock_gettime(CLOCK_REALTIME, &t);
     int length = snprintf(line, sizeof line, "%s %s %lld%09ld %s\n", what, or_none(getenv("DIVVY_JOB_ID")),
-                          (long long)t.tv_sec, t.tv_nsec, or_none(getenv("CUDA_VISIBLE_DEVICES")));
+                          (long long)t.tv_sec, t.tv_nsec, or_none(getenv("NVIDIA_VISIBLE_DEVICES")));
     return write(log, line, (size_t)length) == length;
 }
 

@@ -7,7 +7,7 @@ use std::thread::Scope;
 use std::time::Instant;
 
 use divvy_core::{Bytes, GpuUuid};
-use divvy_ledger::{GpuSpec, ProcessSlot, SharingMode, SliceSpec};
+use divvy_ledger::{GpuSpec, ProcessSlot, SliceSpec};
 use divvy_testkit::PATIENCE;
 use tempfile::TempDir;
 
@@ -28,13 +28,13 @@ impl TestSlice {
         let spec = SliceSpec {
             id: number.to_string(),
             generation: 1,
-            mode: SharingMode::Fair,
             gpus: vec![GpuSpec {
                 uuid: [1; 16],
                 limit: 1 << 30,
                 weight: 250,
                 ..GpuSpec::default()
             }],
+            ..SliceSpec::default()
         };
         let control = Control::create(dir.path(), &spec).unwrap();
         let job = JobId(number);

@@ -240,7 +240,7 @@ impl GpuEnvironment {
 /// context.
 fn gpu_environment() -> Result<GpuEnvironment, Failure> {
     let nvml = Nvml::load(None)?;
-    let uuid = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+    let uuid = std::env::var("NVIDIA_VISIBLE_DEVICES").unwrap_or_default();
     let uuid = uuid.split(',').next().unwrap_or_default();
     let (identity, instance) = if uuid.starts_with("MIG-") {
         let (own, gpu) = nvml.mig_device(uuid)?;

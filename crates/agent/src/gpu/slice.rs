@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use divvy_api::sync::lock;
 use divvy_core::{Bytes, Compute, ComputeMode, Grant};
 use divvy_ledger::{
-    Control, CreateError, Denial, Forgery, GpuSpec, Listed, OpenError, ProcessIdentity, Reader,
-    SharingMode, Slice, SliceSpec, Snapshot, kept,
+    Control, CreateError, Denial, Forgery, GpuSpec, Listed, Numbering, OpenError, ProcessIdentity,
+    Reader, SharingMode, Slice, SliceSpec, Snapshot, kept,
 };
 
 use super::watched_jobs::{SliceLedger, WatchedJob};
@@ -125,6 +125,7 @@ pub struct SliceConfig<'a> {
     /// Tells this slice from an earlier one of the same job.
     pub generation: u64,
     pub compute: Compute,
+    pub numbering: Numbering,
     pub grants: &'a [Grant],
     /// By position in `grants`.
     pub overheads: &'a [Bytes],
@@ -147,6 +148,7 @@ impl SliceConfig<'_> {
             id: self.job.to_owned(),
             generation: self.generation,
             mode: mode(self.compute),
+            numbering: self.numbering,
             gpus: self.grants.iter().zip(self.overheads).map(gpu).collect(),
         }
     }
@@ -163,7 +165,8 @@ impl HeldSlice {
 
     /// Takes over a slice that an earlier daemon made, with what the journal says of it: its job may have written into
     /// it since. What that daemon had the limit count besides is in no journal, and is believed as far as the job loses
-    /// by it alone. Where the names are gone, as after a logout, the supervisor's descriptors lead to the files.
+    /// by it alone. So is the numbering, which fits the variables that the job started with. Where the names are gone, as
+    /// after a logout, the supervisor's descriptors lead to the files.
     pub fn adopt(
         folder: &Path,
         cut: &SliceConfig<'_>,
@@ -176,6 +179,9 @@ impl HeldSlice {
             .filter(|kept| Slice::open(kept).is_ok_and(|slice| slice.spec().id == spec.id));
         let folder = kept.as_deref().unwrap_or(folder);
         let found = Slice::open(folder).map(|slice| slice.spec().clone());
+        if let Ok(found) = &found {
+            spec.numbering = found.numbering;
+        }
         for (gpu, found) in spec
             .gpus
             .iter_mut()
@@ -444,6 +450,7 @@ mod tests {
             job: "3",
             generation: 1,
             compute: Compute::default(),
+            numbering: Numbering::Slice,
             grants,
             overheads,
         }
@@ -507,6 +514,25 @@ mod tests {
         held.set_unaccounted(0, Bytes::gib(1));
         assert_eq!(held.repair().unwrap(), None);
         assert_eq!(limit(&folder), Bytes::gib(2));
+    }
+
+    #[test]
+    fn an_adopted_slice_keeps_the_numbering_that_fits_its_jobs_variables() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("3");
+        let (grants, overheads) = ([grant()], [Bytes::mib(400)]);
+        let now = cut(&grants, &overheads);
+        // As a version without numbers made it.
+        let earlier = SliceConfig {
+            numbering: Numbering::Driver,
+            ..cut(&grants, &overheads)
+        };
+        for (made, found) in [(&earlier, Numbering::Driver), (&now, Numbering::Slice)] {
+            drop(HeldSlice::create(&folder, made).unwrap());
+            let mut held = HeldSlice::adopt(&folder, &now, None).unwrap();
+            assert_eq!(Slice::open(&folder).unwrap().spec().numbering, found);
+            assert_eq!(held.repair().unwrap(), None);
+        }
     }
 
     #[test]

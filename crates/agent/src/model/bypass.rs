@@ -59,7 +59,10 @@ impl Bypass {
     pub fn cause(&self) -> String {
         match self.way {
             BypassKind::Unlimited => self.limiter.describe().to_owned(),
-            BypassKind::OtherGpu => "its job holds other GPUs".to_owned(),
+            // Without a limiter, as on a MIG instance, the numbers that a script sets are the machine's.
+            BypassKind::OtherGpu => {
+                "its job holds other GPUs; remove a line that sets CUDA_VISIBLE_DEVICES".to_owned()
+            }
             BypassKind::Understated => format!("the ledger records {}", self.charged.human()),
             BypassKind::Overdrawn => "the driver reports more than the limit".to_owned(),
         }

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 use super::bind_mounts::mount_marker;
 use super::injection::{self, listed_mounts, without};
-use super::job_environment::{JobEnvironment, for_job};
+use super::job_environment::{JobEnvironment, NUMBERING, for_job, for_program};
 use super::resolve_program::{self, LaunchError};
 use super::write_stderr;
 use crate::host::error::error_chain;
@@ -35,7 +35,7 @@ use crate::job_dir::slice_entry::{SliceEntry, has_ledger};
 pub fn enter_slice(home: &Home, name: &str, command: &[OsString]) -> Result<u8, Error> {
     let entry = find(home, name)?;
     let before = environment();
-    let mut env = for_slice(&entry, before.clone());
+    let mut env = around(&entry, |around| for_program(before.clone(), around));
     let prepared = prepare(&entry, &mut env);
     let started = prepared.and_then(|()| become_program(command, &before, &env));
     match started {
@@ -58,7 +58,13 @@ pub fn enter_slice(home: &Home, name: &str, command: &[OsString]) -> Result<u8, 
 /// As [`enter_slice`].
 pub fn slice_access(home: &Home, name: &str, mounts: bool) -> Result<SliceAccess, Error> {
     let entry = find(home, name)?;
-    let mut environment = for_slice(&entry, BTreeMap::new());
+    let variables = if mounts { for_job } else { for_program };
+    let mut environment = around(&entry, |around| variables(BTreeMap::new(), around));
+    if mounts && entry.slice.is_some() {
+        // An engine that makes the mounts shows GPUs in its own way: Ray by the machine's numbers, and Slurm hides the
+        // others from the driver.
+        environment.insert(NUMBERING.to_owned(), "driver".to_owned());
+    }
     let (form, reason, mounts) = match &entry.limiter {
         None if mounts => ("hardware", None, marker_mount(&entry)),
         None => ("hardware", None, Vec::new()),
@@ -133,19 +139,16 @@ fn environment() -> BTreeMap<String, String> {
     std::env::vars_os().filter_map(text).collect()
 }
 
-fn for_slice(entry: &SliceEntry, env: BTreeMap<String, String>) -> BTreeMap<String, String> {
+fn around<T>(entry: &SliceEntry, variables: impl FnOnce(&JobEnvironment<'_>) -> T) -> T {
     let queue = QueueName::default_queue();
-    for_job(
-        env,
-        &JobEnvironment {
-            job: &entry.job,
-            queue: &queue,
-            visible: &entry.visible,
-            slice: entry.slice.as_deref(),
-            preload: &entry.preload,
-            simulated: entry.simulated.as_ref(),
-        },
-    )
+    variables(&JobEnvironment {
+        job: &entry.job,
+        queue: &queue,
+        visible: &entry.visible,
+        slice: entry.slice.as_deref(),
+        preload: &entry.preload,
+        simulated: entry.simulated.as_ref(),
+    })
 }
 
 /// The owner, where root enters another user's slice: nothing that the owner can write is mounted over.
@@ -288,8 +291,12 @@ mod tests {
         assert_eq!((access.form, access.job.as_str()), ("preload", "7"));
         assert_eq!(access.environment["LD_PRELOAD"], "/lib/preload.so");
         assert_eq!(access.environment["CUDA_VISIBLE_DEVICES"], "GPU-1");
+        assert_eq!(access.environment[NUMBERING], "driver");
         assert_eq!(access.environment["DIVVY_SLICE"], slice.to_str().unwrap());
         assert!(access.mounts.is_empty());
+        let lines = slice_access(&home, "a", false).unwrap().environment;
+        assert_eq!(lines["CUDA_VISIBLE_DEVICES"], "0");
+        assert!(!lines.contains_key(NUMBERING));
         assert!(
             access.refuse_user_namespaces,
             "a program that enters by itself installs the filter"

@@ -19,6 +19,25 @@ pub struct JobEnvironment<'a> {
     pub simulated: Option<&'a Simulated>,
 }
 
+/// The limiter's variable that has `driver` where an engine numbers the GPUs itself (`shim/src/visible_devices.rs`).
+pub const NUMBERING: &str = "DIVVY_NUMBERING";
+
+/// The variables of a program that the driver shows all GPUs of the machine: as [`for_job`], but `CUDA_VISIBLE_DEVICES`
+/// counts the slice's GPUs from 0, as scripts and programs do. The limiter tells the driver which GPUs they are; where
+/// there is none, the UUIDs stay.
+pub fn for_program(
+    env: BTreeMap<String, String>,
+    around: &JobEnvironment<'_>,
+) -> BTreeMap<String, String> {
+    let mut env = for_job(env, around);
+    if around.slice.is_some() {
+        let numbers = (0..around.visible.len()).map(|number| number.to_string());
+        let numbers = numbers.collect::<Vec<_>>().join(",");
+        env.insert("CUDA_VISIBLE_DEVICES".to_owned(), numbers);
+    }
+    env
+}
+
 /// Adds the slice's variables to the submitted ones; what was submitted under these names is replaced, except that
 /// preloaded libraries and library folders of the user's own stay, after ours.
 pub fn for_job(
@@ -36,6 +55,8 @@ pub fn for_job(
         set("DIVVY_SIM_STATE", simulated.state.display().to_string());
         put_first(&mut env, "LD_LIBRARY_PATH", &simulated.lib, ":");
     }
+    // Of a slice around this one.
+    env.remove(NUMBERING);
     // The loader takes blanks as separators as well (ld.so(8)).
     let blanks = ": ";
     match around.slice {
@@ -126,6 +147,24 @@ mod tests {
             ("/run/slices/3", "/home/u")
         );
         assert!(!env.contains_key("DIVVY_SIM") && !env.contains_key("LD_LIBRARY_PATH"));
+    }
+
+    #[test]
+    fn a_program_counts_its_gpus_from_0_and_an_engine_that_hides_gpus_gets_uuids() {
+        let visible = ["GPU-1".to_owned(), "GPU-2".to_owned()];
+        let queue = QueueName::default_queue();
+        let around = around(&visible, &queue, None);
+        let outer = BTreeMap::from([(NUMBERING.to_owned(), "driver".to_owned())]);
+        let env = for_program(outer.clone(), &around);
+        assert_eq!(env["CUDA_VISIBLE_DEVICES"], "0,1");
+        assert_eq!(env["NVIDIA_VISIBLE_DEVICES"], "GPU-1,GPU-2");
+        assert!(!env.contains_key(NUMBERING), "it was of a slice around");
+        let on_instance = JobEnvironment {
+            slice: None,
+            ..around
+        };
+        let env = for_program(outer, &on_instance);
+        assert_eq!(env["CUDA_VISIBLE_DEVICES"], "GPU-1,GPU-2");
     }
 
     #[test]

@@ -87,10 +87,10 @@ async fn a_guest_has_what_the_job_has_and_its_code_and_streams_are_its_own() {
     let client = home.connect();
     let id = sleeper(&client).await;
     let job = client.job(&id).await.unwrap();
-    let said = "echo $DIVVY_JOB_ID $FOO $CUDA_VISIBLE_DEVICES; pwd; test -e $DIVVY_SLICE/control || echo no slice; echo oops >&2; exit 7";
+    let said = "echo $DIVVY_JOB_ID $FOO $CUDA_VISIBLE_DEVICES $NVIDIA_VISIBLE_DEVICES; pwd; test -e $DIVVY_SLICE/control || echo no slice; echo oops >&2; exit 7";
     let (out, errors, code) = run(&client, &id, &shell(said)).await;
     let uuid = &job.slices[0].gpu_uuid;
-    assert_eq!(out, format!("{id} bar {uuid}\n/usr\n"));
+    assert_eq!(out, format!("{id} bar 0 {uuid}\n/usr\n"));
     assert_eq!((errors.as_str(), code), ("oops\n", 7));
     // Input to its end, and more of it than any pipe holds.
     let (mut output, mut input) = client.exec(&id, &shell("wc -c; cat")).await.unwrap();

@@ -14,7 +14,7 @@ use divvy_testkit::{
 async fn a_job_runs_with_its_slice_and_its_code_is_kept() {
     let home = Home::started(&SEED);
     let client = home.connect();
-    let said = "echo $DIVVY_JOB_ID $DIVVY_QUEUE $CUDA_VISIBLE_DEVICES $FOO; echo oops >&2; test -e $DIVVY_SLICE/control && exit 3";
+    let said = "echo $DIVVY_JOB_ID $DIVVY_QUEUE $CUDA_VISIBLE_DEVICES $NVIDIA_VISIBLE_DEVICES $FOO; echo oops >&2; test -e $DIVVY_SLICE/control && exit 3";
     let mut submit = script("quarter_gpu", said);
     submit.env.insert("FOO".into(), "bar".into());
     let job = client.submit(&submit).await.unwrap();
@@ -32,7 +32,7 @@ async fn a_job_runs_with_its_slice_and_its_code_is_kept() {
     );
     assert_eq!(
         log(&client, "1").await,
-        format!("1 quarter_gpu {uuid} bar\noops\n")
+        format!("1 quarter_gpu 0 {uuid} bar\noops\n")
     );
     assert!(job.started_at.unwrap() >= job.submitted_at && job.ended_at >= job.started_at);
     assert_eq!(home.slices(), [""; 0], "its slice is gone");

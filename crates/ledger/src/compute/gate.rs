@@ -296,7 +296,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::{DemandReader, GpuSpec, SharingMode, Slice, SliceSpec};
+    use crate::{DemandReader, GpuSpec, Slice, SliceSpec};
 
     #[test]
     fn a_process_stopped_at_the_gate_does_not_count_the_stop_as_waiting() {
@@ -377,13 +377,13 @@ mod tests {
         let spec = SliceSpec {
             id: "job-1".into(),
             generation: 1,
-            mode: SharingMode::Fair,
             gpus: vec![GpuSpec {
                 uuid: [1; 16],
                 limit: 1 << 30,
                 weight: 1000,
                 ..GpuSpec::default()
             }],
+            ..SliceSpec::default()
         };
         let control = Control::create(folder.path(), &spec).unwrap();
         let slice = Slice::open(folder.path()).unwrap();

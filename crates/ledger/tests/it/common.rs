@@ -8,7 +8,7 @@ use std::sync::Once;
 use std::sync::atomic::AtomicI64;
 use std::sync::atomic::Ordering::SeqCst;
 
-use divvy_ledger::{Control, GpuSpec, SharingMode, Slice, SliceSpec};
+use divvy_ledger::{Control, GpuSpec, Slice, SliceSpec};
 use tempfile::TempDir;
 
 pub struct Place {
@@ -39,8 +39,8 @@ impl Place {
         let spec = SliceSpec {
             id: "job-1".into(),
             generation: 7,
-            mode: SharingMode::Fair,
             gpus,
+            ..SliceSpec::default()
         };
         let control = Control::create(dir.path(), &spec).expect("a slice is set up");
         Self { dir, control }

@@ -10,8 +10,8 @@ use std::process::Command;
 
 use common::{Child, Place};
 use divvy_ledger::{
-    Control, CreateError, Damage, Field, GpuSpec, Listed, OpenError, SharingMode, Slice, SliceSpec,
-    boot_time_ns,
+    Control, CreateError, Damage, Field, GpuSpec, Listed, Numbering, OpenError, SharingMode, Slice,
+    SliceSpec, boot_time_ns,
 };
 use divvy_testkit::Bounded as _;
 use proptest::prelude::*;
@@ -269,6 +269,7 @@ fn a_slice_is_written_and_read_back_whole() {
         id,
         generation: u64::MAX,
         mode: SharingMode::Strict,
+        numbering: Numbering::Slice,
         gpus: (0..16).map(gpu).collect(),
     };
     let folder = dir.path().join("a/b");
@@ -312,6 +313,7 @@ fn decided() -> (tempfile::TempDir, Control, SliceSpec) {
         id: "12".into(),
         generation: 3,
         mode: SharingMode::Strict,
+        numbering: Numbering::Slice,
         gpus: vec![gpu(0), gpu(1)],
     };
     let control = Control::create(dir.path(), &spec).unwrap();
@@ -348,6 +350,8 @@ fn every_word_that_a_job_writes_over_what_the_agent_decided_is_put_right_and_tol
         .unwrap();
     let forgery = control.mend(&spec).unwrap();
     assert_eq!((forgery.field, forgery.gpu), (Field::Limit, Some(1)));
+    file.write_all_at(&[0; 8], 152).unwrap();
+    assert_eq!(control.mend(&spec).unwrap().field, Field::Numbering);
     assert_eq!((forgery.found, forgery.expected), (40 << 30, 2 << 30));
 }
 

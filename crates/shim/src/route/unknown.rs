@@ -93,7 +93,7 @@ mod tests {
         }
         for name in [
             c"cuMemAlloc_v2",
-            c"cuInit_v2",
+            c"cuDriverGetVersion_v2",
             c"cuSomethingNew",
             c"nvmlDeviceGetName",
             c"cuMemcpy_v2",

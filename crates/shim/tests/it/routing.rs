@@ -165,8 +165,8 @@ fn inner_functions_are_routed_by_what_was_asked_for_and_unknown_versions_are_not
     std::os::unix::fs::symlink(driver, folder.join("libcuda.so.1")).expect("a link");
     let questions = "cuMemAlloc 13000 0 cuMemAlloc_v2\n\
                      cuMemAlloc 14000 0 cuMemAlloc_v3\n\
-                     cuLaunchKernel 13000 0 cuInit\n\
-                     cuNothing 13000 0 cuInit\n";
+                     cuLaunchKernel 13000 0 cuDriverGetVersion\n\
+                     cuNothing 13000 0 cuDriverGetVersion\n";
     let mut command = rig.limited(&compiled("routes.c", "routes", &[]));
     let answers = ask(command.env("LD_LIBRARY_PATH", &folder), questions);
     let found: Vec<_> = answers
@@ -201,7 +201,7 @@ fn a_revision_that_is_newer_than_the_limiter_is_passed_and_counted() {
             .env("INNER_UUID", &uuid);
         ask(command.arg("allocate"), questions)
     };
-    allocate("cuMemAlloc 13000 0 cuMemAlloc_v2\ncuNothing 14000 0 cuInit_v2\n");
+    allocate("cuMemAlloc 13000 0 cuMemAlloc_v2\ncuNothing 14000 0 cuDriverGetVersion_v2\n");
     assert_eq!(alarms(), 0, "there is nothing new in that");
     // By both forms of cuGetProcAddress, and by name.
     let answers = allocate("cuMemAlloc 14000 0 cuMemAlloc_v3\n");

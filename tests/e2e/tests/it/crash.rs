@@ -179,7 +179,7 @@ fn killed_at_random_moments_it_runs_every_job_once_and_never_overbooks() {
     let home = Home::new("a100-80gb:2");
     let ledger = home.scratch().join("ran");
     let script = format!(
-        "echo start $DIVVY_JOB_ID $CUDA_VISIBLE_DEVICES >> {0}; sleep 0.0$2; echo end $DIVVY_JOB_ID $CUDA_VISIBLE_DEVICES >> {0}; exit $1",
+        "echo start $DIVVY_JOB_ID $NVIDIA_VISIBLE_DEVICES >> {0}; sleep 0.0$2; echo end $DIVVY_JOB_ID $NVIDIA_VISIBLE_DEVICES >> {0}; exit $1",
         ledger.display()
     );
     let enough = AtomicBool::new(false);

@@ -10,7 +10,7 @@ use divvy_testkit::Bounded as _;
 use serde_json::Value;
 
 /// Whether jobs started by this process can have the wrapper; without that these tests say so and check nothing.
-fn may_mount() -> bool {
+pub fn may_mount() -> bool {
     let tried = Command::new("unshare")
         .args(["--mount", "mount", "--make-rslave", "/"])
         .stderr(Stdio::null())

@@ -51,7 +51,7 @@ fn what_exec_starts_is_held_to_the_jobs_slice_together_with_its_program() {
         "--",
         "sh",
         "-c",
-        "echo $CUDA_VISIBLE_DEVICES; exit 9",
+        "echo $NVIDIA_VISIBLE_DEVICES; exit 9",
     ]);
     assert_eq!(smi.code, 9, "{smi:?}");
     let gpus = home.items(&["gpus"]);

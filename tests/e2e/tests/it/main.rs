@@ -54,4 +54,5 @@ mod unresponsive;
 mod usage;
 mod users;
 mod verbs;
+mod visible_devices;
 mod web;

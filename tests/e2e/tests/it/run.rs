@@ -189,7 +189,7 @@ fn the_program_gets_its_folder_its_variables_and_its_slice() {
         .unwrap()
         .to_owned();
     let preload = home.program("libdivvy_preload.so");
-    assert_eq!(lines[1], format!("a b|{preload}|{id}|half|{uuid}|{uuid}"));
+    assert_eq!(lines[1], format!("a b|{preload}|{id}|half|0|{uuid}"));
 }
 
 #[test]

@@ -237,10 +237,14 @@ fn a_program_in_a_slice_ends_as_it_would_without_one() {
     let _ = enter(&["sh", "-c", "exit 7"]).exits(7);
     let _ = enter(&["/no/such/program"]).exits(127);
     let _ = enter(&["/etc/passwd"]).exits(126);
-    let said = enter(&["sh", "-c", "echo $CUDA_VISIBLE_DEVICES; pwd; kill -TERM $$"]);
+    let said = enter(&[
+        "sh",
+        "-c",
+        "echo $CUDA_VISIBLE_DEVICES $NVIDIA_VISIBLE_DEVICES; pwd; kill -TERM $$",
+    ]);
     let said = said.stdout.lines().map(str::to_owned).collect::<Vec<_>>();
     let uuid = home.items(&["gpus"])[0]["uuid"].clone();
-    assert_eq!(said[0], uuid.as_str().expect("a UUID"));
+    assert_eq!(said[0], format!("0 {}", uuid.as_str().expect("a UUID")));
 }
 
 #[test]

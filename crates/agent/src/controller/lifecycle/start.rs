@@ -7,7 +7,7 @@ use std::os::unix::fs::fchown;
 use divvy_api::home::Home;
 use divvy_api::v1::Runner;
 use divvy_core::{Bytes, Grant, JobId};
-use divvy_ledger::{CreateError, OpenError};
+use divvy_ledger::{CreateError, Numbering, OpenError};
 use rustix::io::Errno;
 
 use super::container::{ContainerError, plan};
@@ -33,7 +33,7 @@ use crate::journal::StoreError;
 use crate::journal::secrets::SecretsError;
 use crate::model::job::Job;
 use crate::supervisor::handle::SupervisorHandle;
-use crate::supervisor::job_environment::{JobEnvironment, for_job};
+use crate::supervisor::job_environment::{JobEnvironment, for_program};
 use crate::supervisor::{forkserver, script};
 
 /// Why a job with grants could not be started.
@@ -208,7 +208,7 @@ fn try_prepare(state: &mut State, io: &Io, id: JobId) -> Result<(), StartError> 
         // A container has its own variables; the slice's are added when it is created.
         env: match container {
             Some(_) => env,
-            None => for_job(env, &around),
+            None => for_program(env, &around),
         },
         grace_ms: u64::try_from(io.config.grace.as_millis()).unwrap_or(u64::MAX),
         script,
@@ -388,8 +388,19 @@ pub(in crate::controller) fn slice_layout<'a>(
         job: name,
         generation: u64::from(job.attempt),
         compute: job.compute(),
+        numbering: numbering(job),
         grants: job.state.grants(),
         overheads,
+    }
+}
+
+/// A container's engine hides the other GPUs from the driver, and so does a scheduler with namespaces.
+fn numbering(job: &Job) -> Numbering {
+    let claim = job.spec.policy.claim.as_ref();
+    let is_hidden = job.spec.container.is_some() || claim.is_some_and(|claim| !claim.is_slice());
+    match is_hidden {
+        true => Numbering::Driver,
+        false => Numbering::Slice,
     }
 }
 

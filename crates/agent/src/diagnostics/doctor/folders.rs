@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use divvy_api::home::{Home, HomeError};
 use divvy_api::v1::Finding;
 use divvy_core::Bytes;
-use divvy_ledger::{Control, GpuSpec, SharingMode, Slice, SliceSpec};
+use divvy_ledger::{Control, GpuSpec, Slice, SliceSpec};
 use rustix::fs::{Access, access};
 
 use super::{fail, ok, warn};
@@ -148,12 +148,12 @@ fn keep(folder: &Path) -> Result<(), String> {
     let spec = SliceSpec {
         id: "doctor".to_owned(),
         generation: 1,
-        mode: SharingMode::Fair,
         gpus: vec![GpuSpec {
             uuid: [1; 16],
             limit: LIMIT,
             ..GpuSpec::default()
         }],
+        ..SliceSpec::default()
     };
     Control::create(folder, &spec).map_err(|error| error_chain(&error))?;
     let slice = Slice::open(folder).map_err(|error| error_chain(&error))?;
