@@ -92,6 +92,7 @@ pub fn daemon(configured: Configured, beside: Option<FrontEndTask>) -> Result<()
     // First of all, so that no supervisor, job or detached daemon inherits open files or signals of the shell or script.
     divvy_fork::drop_inherited();
     rlimits::raise_limits_of_one_program();
+    rlimits::check_file_size()?;
     divvy_fork::mark_close_on_exec().map_err(|error| {
         internal(
             "cannot mark inherited file descriptors as close-on-exec",

@@ -6,6 +6,8 @@
 use std::process::Child;
 use std::sync::OnceLock;
 
+use divvy_api::v1::{Error, ErrorCode};
+use divvy_core::Bytes;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
 /// What this process was started with.
@@ -28,6 +30,26 @@ pub fn raise_limits_of_one_program() {
             tracing::warn!(%error, ?resource, "cannot raise a resource limit");
         }
     }
+}
+
+/// Three times the journal's reserve of 5 MiB. With less, the daemon would be on a full disk from its first jobs on.
+const LEAST_FILE_SIZE: Bytes = Bytes::mib(16);
+
+/// Checks that the files of this daemon may be large enough.
+///
+/// # Errors
+/// The limit, where it is too low and cannot be raised.
+pub fn check_file_size() -> Result<(), Error> {
+    let limit = getrlimit(Resource::Fsize).current.map(Bytes::new);
+    let Some(limit) = limit.filter(|limit| *limit < LEAST_FILE_SIZE) else {
+        return Ok(());
+    };
+    let (limit, least) = (limit.human(), LEAST_FILE_SIZE.human());
+    let why = format!(
+        "files may have at most {limit} (RLIMIT_FSIZE), but the daemon's journal needs {least}"
+    );
+    let hint = "start it in a shell in which `ulimit -f` says unlimited: divvy daemon --detached";
+    Err(Error::new(ErrorCode::Internal, why).hint(hint))
 }
 
 /// Lets this process open as many files as it may.

@@ -175,6 +175,22 @@ fn a_daemon_of_an_unusual_shell_serves_and_its_jobs_have_what_the_table_says() {
     assert_eq!(daemon.stop(), 0);
 }
 
+#[test]
+fn a_daemon_that_may_write_no_file_names_the_limit() {
+    let home = Home::new("a100-80gb:1");
+    let script = "ulimit -f 0; exec \"$0\" submit -g 0.5 -- true";
+    let mut command = home.command("sh");
+    command.args(["-c", script]).arg(home.program("divvy"));
+    let output = command.output_bounded().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    let line = "files may have at most 0 B (RLIMIT_FSIZE), but the daemon's journal needs 16.0 MiB";
+    assert!(
+        said.contains(line) && said.contains("hint: start it in a shell"),
+        "{said}"
+    );
+}
+
 /// Without a daemon a process that finds the slice full of what a killed one held waits two seconds for it.
 #[test]
 fn a_frozen_clock_and_a_file_size_limit_change_nothing_in_the_limiter() {
