@@ -51,6 +51,7 @@ use crate::host::cgroup;
 use crate::host::error::{error_chain, internal};
 use crate::host::live::Live;
 use crate::host::log_trim;
+use crate::host::rlimits;
 use crate::http::socket::Socket;
 use crate::http::{self, Api};
 use crate::job_dir::container_spec;
@@ -82,7 +83,10 @@ const EVENT_BACKLOG: usize = 4096;
 /// that do not fit the node, [`ErrorCode::Internal`] for what the machine lacks.
 pub fn daemon(configured: Configured, beside: Option<FrontEndTask>) -> Result<(), Error> {
     let options = &configured.options;
-    // First of all, so that no supervisor, job or detached daemon inherits open files of the shell or script.
+    // First of all, so that no supervisor, job or detached daemon inherits open files or signals of the shell or script.
+    divvy_fork::drop_inherited();
+    rlimits::raise_limits_of_one_program();
+    rlimits::check_file_size()?;
     divvy_fork::mark_close_on_exec().map_err(|error| {
         internal(
             "cannot mark inherited file descriptors as close-on-exec",

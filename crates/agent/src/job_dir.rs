@@ -448,22 +448,23 @@ pub const SAFE_OPEN_FLAGS: OFlags = OFlags::NONBLOCK
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
 
-/// Removes the leftover specs of ended jobs, with the environments in them, if the process that was to remove them was
-/// killed.
-pub fn erase_leftover_specs(jobs: &Path, lives: impl Fn(JobId) -> bool) {
+/// Removes the leftover specs of runs that are over, with the environments in them, if the process that was to remove
+/// them was killed. `present_run` is the number of a job's present run; `None` for a job that has ended.
+pub fn erase_leftover_specs(jobs: &Path, present_run: impl Fn(JobId) -> Option<u32>) {
     for entry in fs::read_dir(jobs).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let job = name.to_str().and_then(|name| name.parse().ok());
-        if job.is_none_or(&lives) {
+        let Some(job) = name.to_str().and_then(|name| name.parse().ok()) else {
             continue;
-        }
+        };
+        let present = present_run(job);
         let first = entry.path();
         let again = (1..).map(|run| first.join(format!("run-{run}")));
-        let runs = [first.clone(), first.join(NOTICE)].into_iter();
-        let runs = runs.chain(again.take_while(|run| run.is_dir()));
-        for run in runs {
+        let runs = std::iter::once(first.clone()).chain(again.take_while(|run| run.is_dir()));
+        let over = present.map_or(usize::MAX, |run| run as usize);
+        let notice = present.is_none().then(|| first.join(NOTICE));
+        for run in runs.take(over).chain(notice) {
             if let Err(error) = JobDir::new(run).erase_spec() {
-                tracing::warn!(%error, "cannot remove the spec of an ended job, which contains its environment");
+                tracing::warn!(%error, "cannot remove the spec of a run that is over, which contains its environment");
             }
         }
     }
@@ -579,15 +580,23 @@ mod tests {
     }
 
     #[test]
-    fn specs_of_jobs_that_ended_are_swept_with_those_of_all_their_runs() {
+    fn specs_of_runs_that_are_over_are_swept() {
         let (root, dir) = dir();
         let run = dir.path().join("run-1");
         fs::create_dir(&run).unwrap();
         fs::write(run.join(RECORD), "secret").unwrap();
-        erase_leftover_specs(root.path(), |job| job == JobId(7));
-        assert!(dir.spec().unwrap().is_some(), "it lives");
-        erase_leftover_specs(root.path(), |job| job == JobId(8));
+        let sweep = |run: Option<u32>| {
+            erase_leftover_specs(root.path(), |job| run.filter(|_| job == JobId(7)))
+        };
+        sweep(Some(0));
+        assert!(
+            dir.spec().unwrap().is_some(),
+            "its first run is its present one"
+        );
+        sweep(Some(1));
         assert_eq!(dir.spec().unwrap(), None);
+        assert_eq!(fs::read(run.join(RECORD)).unwrap(), b"secret");
+        sweep(None);
         assert_eq!(fs::read(run.join(RECORD)).unwrap(), b"");
     }
 

@@ -49,6 +49,7 @@ pub use diagnostics::doctor::doctor;
 pub use diagnostics::doctor::machine::probe_driver;
 pub use diagnostics::selftest::probe_limits;
 pub use divvy_api::home;
+pub use divvy_fork::take_over;
 pub use exec::terminal::on_terminal;
 pub use host::account::{Group, UserAccount};
 pub use model::retention::RetentionPolicy;

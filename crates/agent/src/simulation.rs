@@ -40,8 +40,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use divvy_api::home::Home;
-use divvy_core::JobId;
 use divvy_core::mig::MigUuid;
+use divvy_core::{Bytes, JobId};
 
 use crate::host::clock::Instant;
 use divvy_testkit::Rng;
@@ -97,6 +97,8 @@ pub struct World {
     is_calm: bool,
     /// Runs with a started program.
     started: BTreeSet<PathBuf>,
+    /// Peaks and refusals on each GPU of a slice, by job and generation.
+    usage: BTreeMap<(JobId, u64), Vec<(Bytes, u64)>>,
     /// How programs ended, by run, as wait(2) has it.
     ends: BTreeMap<PathBuf, i32>,
     /// The values that jobs were confirmed with, by any client.

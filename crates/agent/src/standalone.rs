@@ -71,6 +71,7 @@ pub fn run_standalone(args: StandaloneOptions) -> Result<u8, Error> {
     } else {
         refuse_if_system_daemon(&home)?;
     }
+    divvy_fork::survive_file_limit();
     let _shared = lock_out_daemon(&home)?;
     let planning = planning_lock(&home)?;
     let runs = living_runs(&home);

@@ -61,6 +61,9 @@ use crate::job_dir::{ExitRecord, JobDir, LaunchSpec, RecordError, RunOutcome, St
 use crate::registry;
 use launch::{ExecStdio, Launcher};
 
+/// The umask of a job of root's daemon: that of units of systemd (systemd.exec(5), `UMask=`).
+const JOB_UMASK: rustix::fs::Mode = rustix::fs::Mode::WGRP.union(rustix::fs::Mode::WOTH);
+
 /// Interval at which a stop searches again for processes that fork faster than they can be ended.
 const SWEEP: Duration = Duration::from_millis(20);
 
@@ -125,6 +128,11 @@ pub fn supervise(dir: &Path, run_container: RunContainer) -> ExitCode {
         ));
         return ExitCode::FAILURE;
     }
+    divvy_fork::drop_inherited();
+    if rustix::process::geteuid().is_root() {
+        // Other users' jobs get no umask of root's shell: 0 would let every user write their files.
+        rustix::process::umask(JOB_UMASK);
+    }
     let is_fork_server = forkserver::is_requested();
     // Copies of the fork server keep it, so that the job's GPUs count as held without a daemon.
     let _hold = match is_fork_server {
@@ -154,6 +162,7 @@ pub(crate) fn supervise_one(dir: &Path, run_container: RunContainer) -> u8 {
 /// # Errors
 /// When the job must not be started by this process; then nothing was.
 pub fn run_client_job(dir: &JobDir, run_container: RunContainer) -> Result<i32, SuperviseError> {
+    divvy_fork::survive_file_limit();
     let _lock = take_lock(dir)?;
     let hold = hold_for(dir.path());
     let code = run_here(dir, run_container);
@@ -564,12 +573,12 @@ impl SignalWatch {
         let (read, write) = UnixStream::pair()?;
         let heard = |signal: &i32| place.handles_signal(*signal);
         let heard = [SIGINT, SIGQUIT, SIGHUP].into_iter().filter(heard);
-        let signals = [SIGCHLD, SIGTERM, server::OPEN_EXEC_SIGNAL]
-            .into_iter()
-            .chain(heard);
-        Ok(Self(SignalDelivery::with_pipe(
-            read, write, SignalOnly, signals,
-        )?))
+        let needed = [SIGCHLD, SIGTERM, server::OPEN_EXEC_SIGNAL];
+        let signals = needed.into_iter().chain(heard);
+        let watch = SignalDelivery::with_pipe(read, write, SignalOnly, signals)?;
+        // Each has its handler. A caller that blocked SIGTERM must not keep `divvy cancel` from the job.
+        divvy_fork::unblock(&needed);
+        Ok(Self(watch))
     }
 
     /// Waits for signals, and for calls to the exec server.

@@ -13,6 +13,7 @@ use divvy_api::v1::Error;
 use divvy_cli::Backend;
 
 fn main() -> ExitCode {
+    divvy_agent::take_over();
     let backend = Backend {
         daemon,
         supervise: divvy_agent::supervise,

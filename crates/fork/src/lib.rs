@@ -6,10 +6,11 @@
 //! with several threads is refused.
 //!
 //! What a copy may call is narrowed here as well ([`refuse_user_namespaces`]), which descriptors the programs of a process get
-//! ([`mark_close_on_exec`]), and which device nodes the processes of a control group may open ([`attach_device_filter`]).
+//! ([`mark_close_on_exec`]) and which signals and limits ([`Inherited`]), and which device nodes the processes of a control group may open ([`attach_device_filter`]).
 //!
 //! This crate is a fence: the calls are unsafe, and nothing else is here.
 
+mod attributes;
 mod descriptors;
 mod device_filter;
 mod namespaces;
@@ -18,6 +19,9 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+pub use attributes::{
+    Inherited, drop_inherited, inherited, survive_file_limit, take_over, unblock,
+};
 pub use descriptors::mark_close_on_exec;
 pub use device_filter::{
     DeviceRule, attach_device_filter, detach_device_filter, has_device_filter,

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicPtr, AtomicU64};
 
 use crate::lock;
-use crate::process::clock;
+use crate::syscall::clock;
 
 static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 /// Epochs given out; copied by fork, so a child's next one differs from its parent's.

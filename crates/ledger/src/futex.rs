@@ -4,36 +4,37 @@
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+use crate::syscall::{clock, syscall, timespec};
+
 /// Most words that [`wait_any`] can wait for at once: the kernel's FUTEX_WAITV_MAX.
 pub(crate) const MOST: usize = 128;
-
-fn timespec(time: Duration) -> libc::timespec {
-    libc::timespec {
-        tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: time.subsec_nanos() as libc::c_long,
-    }
-}
 
 /// Waits until a process wakes the word or the time is over; returns at once if its value is not `seen`. May return
 /// early. The word may lie in memory that this process can only read.
 pub(crate) fn wait(word: &AtomicU32, seen: u32, time: Duration) {
     let time = timespec(time);
+    let (word, time) = (address(word), (&raw const time).expose_provenance());
+    let args = [word, libc::FUTEX_WAIT as usize, seen as usize, time, 0, 0];
     // SAFETY: the word lives as long as the borrow; the kernel only compares it.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word,
-            libc::FUTEX_WAIT,
-            seen,
-            &raw const time,
-        )
-    };
+    unsafe { syscall(libc::SYS_futex, args) };
 }
 
 /// Wakes all waiters of the word.
 pub(crate) fn wake(word: &AtomicU32) {
+    let args = [
+        address(word),
+        libc::FUTEX_WAKE as usize,
+        i32::MAX as usize,
+        0,
+        0,
+        0,
+    ];
     // SAFETY: as above; nothing is written.
-    unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, i32::MAX) };
+    unsafe { syscall(libc::SYS_futex, args) };
+}
+
+fn address(word: &AtomicU32) -> usize {
+    std::ptr::from_ref(word).expose_provenance()
 }
 
 /// One word to wait for: where it is, and what it was when it was looked at. The address need not be readable; a word that
@@ -68,25 +69,17 @@ pub(crate) fn wait_any(words: &[WaitWord], time: Duration) -> bool {
         entry.value = u64::from(word.seen);
         entry.address = word.address as u64;
     }
-    let mut now = timespec(Duration::ZERO);
-    // SAFETY: a valid place for the answer.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    let now = Duration::new(now.tv_sec as u64, now.tv_nsec as u32);
-    let end = timespec(now + time);
+    let end = timespec(Duration::from_nanos(clock(libc::CLOCK_MONOTONIC)).saturating_add(time));
+    let args = [
+        all.as_ptr().expose_provenance(),
+        words.len().min(MOST),
+        0,
+        (&raw const end).expose_provenance(),
+        libc::CLOCK_MONOTONIC as usize,
+        0,
+    ];
     // SAFETY: the kernel reads `words.len()` entries of the array and the words they name, and writes nothing.
-    let answer = unsafe {
-        libc::syscall(
-            libc::SYS_futex_waitv,
-            all.as_ptr(),
-            words.len().min(MOST) as libc::c_uint,
-            0,
-            &raw const end,
-            libc::CLOCK_MONOTONIC,
-        )
-    };
-    answer >= 0
-        || matches!(
-            std::io::Error::last_os_error().raw_os_error(),
-            Some(libc::ETIMEDOUT | libc::EAGAIN | libc::EINTR)
-        )
+    let answer = unsafe { syscall(libc::SYS_futex_waitv, args) };
+    let is_over = [libc::ETIMEDOUT, libc::EAGAIN, libc::EINTR];
+    answer >= 0 || is_over.iter().any(|error| answer == -(*error as isize))
 }

@@ -5,11 +5,13 @@ use std::fmt;
 use std::hint;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Duration;
 
 use crate::account::{Attempt, MOST_BYTES, Memory, Outcome, Word};
 use crate::layout::{Cell, LIVE_WORDS, SHARED_WORDS, SLOTS};
-use crate::process::{boot_time_ns, clock};
+use crate::process::boot_time_ns;
 use crate::slot::ProcessSlot;
+use crate::syscall::{clock, nap};
 
 /// A reservation was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -412,12 +414,7 @@ impl BoundedWait {
                 self.looked.set(now);
                 look();
             }
-            let time = libc::timespec {
-                tv_sec: 0,
-                tv_nsec: Self::SLEEP_NS as libc::c_long,
-            };
-            // SAFETY: a valid duration; what is left of it after a signal is of no interest.
-            unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
+            nap(Duration::from_nanos(Self::SLEEP_NS));
         }
         self.ended.set(waited >= Self::END_NS);
         true

@@ -69,7 +69,7 @@ fn ticks() -> u64 {
 /// Nanoseconds.
 #[cfg(not(target_arch = "x86_64"))]
 fn ticks() -> u64 {
-    crate::process::clock(libc::CLOCK_MONOTONIC_COARSE)
+    crate::syscall::clock(libc::CLOCK_MONOTONIC_COARSE)
 }
 
 impl ProcessSlot {

@@ -14,7 +14,7 @@ use crate::layout::{Cell, ControlFile, SLOTS, SlotsFile, state};
 use crate::lock::{self, LockFile};
 use crate::map::{self, Map, OpenError};
 use crate::process::{ProcessIdentity, boot_time_ns, image};
-use crate::reap::Listed;
+use crate::reap::{Listed, SlotsAccess};
 use crate::slice::Slice;
 use crate::slot::{ProcessSlot, set_live};
 
@@ -85,7 +85,11 @@ impl Slice {
         drop(opening);
         let mut claimed = claim_any(&slots, &lock, &owner).map_err(io("lock of a slot"))?;
         if claimed.is_none() {
-            self.reap(boot_time_ns(), &|_| Listed::Unknown)?;
+            let access = SlotsAccess {
+                file: &file,
+                mapped: Some(&slots),
+            };
+            self.reap_slots(access, 0..SLOTS, boot_time_ns(), &|_| Listed::Unknown)?;
             claimed = claim_any(&slots, &lock, &owner).map_err(io("lock of a slot"))?;
         }
         let (index, claim) = claimed.ok_or(JoinError::Full { processes: SLOTS })?;

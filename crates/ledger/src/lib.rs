@@ -36,6 +36,7 @@ mod reap;
 mod shared;
 mod slice;
 mod slot;
+mod syscall;
 
 pub use compute::{
     Demand, DemandReader, Grant, MAX_GATE_WAIT_NS, SCHEDULER_TIMEOUT_NS, Waker, WorkWaitGuard,
@@ -58,6 +59,7 @@ pub use reap::{DRIVER_RELEASE_TIMEOUT_NS, Listed, Reaped};
 pub use shared::SharedAllocation;
 pub use slice::{ProcessGpu, ProcessState, ProcessUsage, Slice, Snapshot, Usage, is_settled};
 pub use slot::ProcessSlot;
+pub use syscall::nap;
 
 /// The slice's folder of a job with its own mount namespace, or of a container. The supervisor mounts it there, so it
 /// takes precedence over the job's environment.

@@ -3,19 +3,12 @@
 
 use std::mem::MaybeUninit;
 
-/// Nanoseconds of CLOCK_BOOTTIME: the same clock for every process of the machine, running on in sleep.
+use crate::syscall::clock;
+
+/// Nanoseconds of CLOCK_BOOTTIME: the same clock for every process of the machine, running on in sleep. No preload can
+/// freeze or shift it.
 pub fn boot_time_ns() -> u64 {
     clock(libc::CLOCK_BOOTTIME)
-}
-
-pub(crate) fn clock(id: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: a valid place for the answer; both clocks exist since Linux 2.6.39.
-    unsafe { libc::clock_gettime(id, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// A process, told apart from all that had or will have its pid.

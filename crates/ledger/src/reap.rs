@@ -7,14 +7,16 @@
 //! not have given them back, and the next process would meet a real out-of-memory.
 //!
 //! Every change of a slot's state happens under its change lock and after reading the state again, so reapers, joiners
-//! and leavers may run at once. All access is `pread` and `pwrite` of bytes that no living process writes; a word
-//! that is read half way through being zeroed is between its old value and 0, which is as good as either.
+//! and leavers may run at once. All access is to bytes that no living process writes; a word that is read half way
+//! through being zeroed is between its old value and 0, which is as good as either.
 
 use std::fs::File;
 use std::io;
 use std::mem::offset_of;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU8, AtomicU64};
 
 use crate::account::Word;
 use crate::layout::{Cell, GPUS, SLOTS_SIZE, SlotLines, SlotsFile, state};
@@ -46,13 +48,13 @@ pub struct Reaped {
 
 /// Looks at the given slots and gives back what dead owners held.
 pub(crate) fn reap(
-    file: &File,
+    file: SlotsAccess<'_>,
     slots: impl Iterator<Item = usize>,
     now: u64,
     listed: &dyn Fn(&ProcessIdentity) -> Listed,
 ) -> io::Result<Reaped> {
     let mut reaped = Reaped::default();
-    if file.metadata()?.len() != SLOTS_SIZE as u64 {
+    if file.file.metadata()?.len() != SLOTS_SIZE as u64 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     for slot in slots {
@@ -66,10 +68,13 @@ pub(crate) fn reap(
 }
 
 /// Turns the slots of processes that have ended from live to dead.
-pub(crate) fn note_ended(file: &File, slots: impl Iterator<Item = usize>) -> io::Result<()> {
+pub(crate) fn note_ended(
+    file: SlotsAccess<'_>,
+    slots: impl Iterator<Item = usize>,
+) -> io::Result<()> {
     let mut ended = Vec::new();
     for slot in slots {
-        if !lock::is_locked(file.as_raw_fd(), lock::life(slot))? {
+        if !lock::is_locked(file.descriptor(), lock::life(slot))? {
             ended.push(slot);
         }
     }
@@ -81,15 +86,66 @@ pub(crate) fn note_ended(file: &File, slots: impl Iterator<Item = usize>) -> io:
     Ok(())
 }
 
+/// The slots file of a reaper: read by `pread`, written through a mapping where the reaper has one.
+///
+/// The kernel holds `pwrite` to the process's file size limit, by the offset and also within the file: `ulimit -f 0` ends
+/// the program by SIGXFSZ. Stores into a mapping have no such limit. The daemon has no mapping, because a job may cut
+/// the file short.
+#[derive(Clone, Copy)]
+pub(crate) struct SlotsAccess<'a> {
+    pub file: &'a File,
+    pub mapped: Option<&'a SlotsFile>,
+}
+
+impl<'a> SlotsAccess<'a> {
+    /// The access of a process that has not joined the slice.
+    pub fn unmapped(file: &'a File) -> Self {
+        Self { file, mapped: None }
+    }
+
+    pub fn descriptor(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    pub fn read(&self, bytes: &mut [u8], at: usize) -> io::Result<()> {
+        self.file.read_exact_at(bytes, at as u64)
+    }
+
+    /// Writes whole words, or less than one.
+    pub fn write(&self, bytes: &[u8], at: usize) -> io::Result<()> {
+        let Some(mapped) = self.mapped else {
+            return self.file.write_all_at(bytes, at as u64);
+        };
+        let (words, rest) = bytes.as_chunks::<8>();
+        let is_aligned = words.is_empty() || at.is_multiple_of(8);
+        if at + bytes.len() > SLOTS_SIZE || !is_aligned {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let start = std::ptr::from_ref(mapped).cast::<AtomicU8>();
+        for (index, word) in words.iter().enumerate() {
+            // SAFETY: within the file, of which all is atomics (`SharedMemory`) and which is mapped at the start of a
+            // page; a multiple of eight, as was asked above.
+            let place = unsafe { &*start.add(at + index * 8).cast::<AtomicU64>() };
+            place.store(u64::from_ne_bytes(*word), SeqCst);
+        }
+        for (index, byte) in rest.iter().enumerate() {
+            // SAFETY: within the file.
+            let place = unsafe { &*start.add(at + words.len() * 8 + index) };
+            place.store(*byte, SeqCst);
+        }
+        Ok(())
+    }
+}
+
 enum ReapOutcome {
     Nothing,
     Freed,
     Waiting,
 }
 
-/// One slot of a file that is not mapped.
+/// One slot of the file.
 struct SlotFile<'a> {
-    file: &'a File,
+    file: SlotsAccess<'a>,
     slot: usize,
 }
 
@@ -119,11 +175,11 @@ impl SlotFile<'_> {
             state::DEAD => {}
             _ => return Ok(ReapOutcome::Nothing),
         }
-        if !lock::try_lock(self.file.as_raw_fd(), lock::change(self.slot))? {
+        if !lock::try_lock(self.file.descriptor(), lock::change(self.slot))? {
             return Ok(ReapOutcome::Nothing);
         }
         let found = self.advance(&seen, now, listed);
-        lock::unlock(self.file.as_raw_fd(), lock::change(self.slot));
+        lock::unlock(self.file.descriptor(), lock::change(self.slot));
         found
     }
 
@@ -132,7 +188,7 @@ impl SlotFile<'_> {
         seen: &SlotIdentity,
         listed: &dyn Fn(&ProcessIdentity) -> Listed,
     ) -> io::Result<bool> {
-        if lock::is_locked(self.file.as_raw_fd(), lock::life(self.slot))? {
+        if lock::is_locked(self.file.descriptor(), lock::life(self.slot))? {
             return Ok(false);
         }
         Ok(match seen.owner.liveness() {
@@ -204,8 +260,7 @@ impl SlotFile<'_> {
 
     fn used(&self, gpu: usize) -> io::Result<Word> {
         let mut used = [0; 8];
-        self.file
-            .read_exact_at(&mut used, self.offset(used_at(gpu)))?;
+        self.file.read(&mut used, self.offset(used_at(gpu)))?;
         Ok(Word(u64::from_ne_bytes(used)))
     }
 
@@ -218,7 +273,7 @@ impl SlotFile<'_> {
 
     fn identity(&self) -> io::Result<SlotIdentity> {
         let mut line = [0; 64];
-        self.file.read_exact_at(&mut line, self.offset(0))?;
+        self.file.read(&mut line, self.offset(0))?;
         Ok(SlotIdentity {
             state: word(&line, offset_of!(SlotLines, state)),
             owner: ProcessIdentity {
@@ -238,11 +293,11 @@ impl SlotFile<'_> {
     }
 
     fn write(&self, at: usize, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(bytes, self.offset(at))
+        self.file.write(bytes, self.offset(at))
     }
 
-    fn offset(&self, at: usize) -> u64 {
-        (offset_of!(SlotsFile, slots) + self.slot * size_of::<SlotLines>() + at) as u64
+    fn offset(&self, at: usize) -> usize {
+        offset_of!(SlotsFile, slots) + self.slot * size_of::<SlotLines>() + at
     }
 }
 

@@ -19,11 +19,8 @@
 //! the driver has returned the process's memory. Each reaping also frees lines without a holder ([`sweep`]). A process
 //! that is stopped inside the lock costs others an export or import that is counted twice, never a hang.
 
-use std::fs::File;
 use std::io;
 use std::mem::offset_of;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
@@ -35,6 +32,7 @@ use crate::layout::{
 };
 use crate::lock;
 use crate::map::word;
+use crate::reap::SlotsAccess;
 use crate::slot::ProcessSlot;
 
 /// A shared allocation that this process holds; ends with [`Slot::release_shared`].
@@ -254,25 +252,24 @@ pub(crate) fn holder(
         .or_else(lowest)
 }
 
-/// Frees the lines without a holder, and finishes those whose exporter died half way. Like all reaping it works on the
-/// file and not on a mapping. It skips the table while a process changes it.
-pub(crate) fn sweep(file: &File) -> io::Result<()> {
+/// Frees the lines without a holder, and finishes those whose exporter died half way. It skips the table while a process changes it.
+pub(crate) fn sweep(file: SlotsAccess<'_>) -> io::Result<()> {
     if Live::read(file)?.lines().next().is_none()
-        || !lock::try_lock(file.as_raw_fd(), lock::SHARED)?
+        || !lock::try_lock(file.descriptor(), lock::SHARED)?
     {
         return Ok(());
     }
     let result = sweep_alone(file);
-    lock::unlock(file.as_raw_fd(), lock::SHARED);
+    lock::unlock(file.descriptor(), lock::SHARED);
     result
 }
 
 /// Whether the process of a slot holds anything that is shared.
-pub(crate) fn holds_any(file: &File, slot: usize) -> io::Result<bool> {
+pub(crate) fn holds_any(file: SlotsAccess<'_>, slot: usize) -> io::Result<bool> {
     for line in Live::read(file)?.lines() {
         let mut word = [0; 8];
         let at = line_at(line) + offset_of!(SharedLine, holders) + slot / 64 * 8;
-        file.read_exact_at(&mut word, at as u64)?;
+        file.read(&mut word, at)?;
         if u64::from_ne_bytes(word) >> (slot % 64) & 1 == 1 {
             return Ok(true);
         }
@@ -284,11 +281,11 @@ pub(crate) fn holds_any(file: &File, slot: usize) -> io::Result<bool> {
 struct Live([u64; GPUS * SHARED_WORDS]);
 
 impl Live {
-    const AT: u64 = offset_of!(SlotsFile, shared_live) as u64;
+    const AT: usize = offset_of!(SlotsFile, shared_live);
 
-    fn read(file: &File) -> io::Result<Self> {
+    fn read(file: SlotsAccess<'_>) -> io::Result<Self> {
         let mut bytes = [0; GPUS * SHARED_WORDS * 8];
-        file.read_exact_at(&mut bytes, Self::AT)?;
+        file.read(&mut bytes, Self::AT)?;
         Ok(Self(std::array::from_fn(|at| word(&bytes, at * 8))))
     }
 
@@ -300,7 +297,7 @@ impl Live {
     }
 }
 
-fn sweep_alone(file: &File) -> io::Result<()> {
+fn sweep_alone(file: SlotsAccess<'_>) -> io::Result<()> {
     let live = Live::read(file)?;
     let mut gone = [0; SHARED_WORDS];
     for line in live.lines() {
@@ -315,32 +312,30 @@ fn sweep_alone(file: &File) -> io::Result<()> {
     let bytes: Vec<u8> = (0..live.0.len())
         .flat_map(|at| left(at).to_ne_bytes())
         .collect();
-    file.write_all_at(&bytes, Live::AT)?;
+    file.write(&bytes, Live::AT)?;
     (0..SHARED)
         .filter(|line| gone[line / 64] >> (line % 64) & 1 == 1)
         .try_for_each(|line| empty(file, line))
 }
 
-fn empty(file: &File, at: usize) -> io::Result<()> {
-    let offset = (line_at(at) + offset_of!(SharedLine, used)) as u64;
+fn empty(file: SlotsAccess<'_>, at: usize) -> io::Result<()> {
+    let offset = line_at(at) + offset_of!(SharedLine, used);
     let mut used = [0; 8];
-    file.read_exact_at(&mut used, offset)?;
+    file.read(&mut used, offset)?;
     let empty = Word(u64::from_ne_bytes(used)).empty();
-    file.write_all_at(&empty.0.to_ne_bytes(), offset)
+    file.write(&empty.0.to_ne_bytes(), offset)
 }
 
 /// Frees a line without a holder, and decides a line with one. Returns whether it has a holder.
-fn keep(file: &File, at: usize) -> io::Result<bool> {
+fn keep(file: SlotsAccess<'_>, at: usize) -> io::Result<bool> {
     let mut line = [0; size_of::<SharedLine>()];
-    file.read_exact_at(&mut line, line_at(at) as u64)?;
-    let write = |offset: usize, value: u64| {
-        file.write_all_at(&value.to_ne_bytes(), (line_at(at) + offset) as u64)
-    };
+    file.read(&mut line, line_at(at))?;
+    let write = |offset: usize, value: u64| file.write(&value.to_ne_bytes(), line_at(at) + offset);
     let used = Word(word(&line, offset_of!(SharedLine, used)));
     let is_there = |slot: usize| {
         let mut bytes = [0; 8];
         let at = offset_of!(SlotsFile, slots) + slot * size_of::<SlotLines>();
-        file.read_exact_at(&mut bytes, (at + offset_of!(SlotLines, state)) as u64)
+        file.read(&mut bytes, at + offset_of!(SlotLines, state))
             .is_ok_and(|()| {
                 let state = state::of(u64::from_ne_bytes(bytes));
                 matches!(state, state::LIVE | state::DEAD)

@@ -17,7 +17,7 @@ use crate::layout::{
 };
 use crate::map::{self, OpenError, word};
 use crate::process::ProcessIdentity;
-use crate::reap::{self, Listed, Reaped};
+use crate::reap::{self, Listed, Reaped, SlotsAccess};
 use crate::shared;
 
 /// A slice's folder, found to be sound when it was opened.
@@ -241,8 +241,19 @@ impl Slice {
         listed: &dyn Fn(&ProcessIdentity) -> Listed,
     ) -> Result<Reaped, OpenError> {
         let file = self.open_slots(true)?;
-        reap::reap(&file, 0..SLOTS, now, listed)
-            .and_then(|reaped| shared::sweep(&file).map(|()| reaped))
+        self.reap_slots(SlotsAccess::unmapped(&file), 0..SLOTS, now, listed)
+    }
+
+    /// The same for some of the slots.
+    pub(crate) fn reap_slots(
+        &self,
+        file: SlotsAccess<'_>,
+        slots: impl Iterator<Item = usize>,
+        now: u64,
+        listed: &dyn Fn(&ProcessIdentity) -> Listed,
+    ) -> Result<Reaped, OpenError> {
+        reap::reap(file, slots, now, listed)
+            .and_then(|reaped| shared::sweep(file).map(|()| reaped))
             .map_err(|error| map::failed(&self.slots, "reap", error))
     }
 
@@ -255,7 +266,7 @@ impl Slice {
         let file = self.open_slots(true)?;
         let mut head = vec![0; offset_of!(SlotsFile, slots)];
         file.read_exact_at(&mut head, 0)
-            .and_then(|()| reap::note_ended(&file, live(&head)))
+            .and_then(|()| reap::note_ended(SlotsAccess::unmapped(&file), live(&head)))
             .map_err(|error| map::failed(&self.slots, "reap", error))
     }
 

@@ -11,10 +11,9 @@ use crate::fork::Epoch;
 use crate::integrity::FileWatch;
 use crate::layout::{Cell, ControlFile, GPUS, LIVE_WORDS, SharedLine, SlotsFile, state};
 use crate::lock::{self, LockFile};
-use crate::map::{self, Map, OpenError};
+use crate::map::{Map, OpenError};
 use crate::process::{ProcessIdentity, boot_time_ns};
-use crate::reap::{self, DRIVER_RELEASE_TIMEOUT_NS, Listed, Reaped};
-use crate::shared;
+use crate::reap::{DRIVER_RELEASE_TIMEOUT_NS, Listed, Reaped, SlotsAccess};
 use crate::slice::{ProcessGpu, ProcessState, ProcessUsage, Slice, Usage};
 
 /// This process's place in its slice, shared by all its threads.
@@ -213,11 +212,13 @@ impl ProcessSlot {
     /// # Errors
     /// The slots file cannot be opened or locked any more.
     pub fn reap(&self, now: u64) -> Result<Reaped, OpenError> {
-        let file = self.slice.open_slots(true)?;
         let others = self.live_slots().filter(|slot| *slot != self.index);
-        let reaped = reap::reap(&file, others, now, &|_| Listed::Unknown)
-            .and_then(|reaped| shared::sweep(&file).map(|()| reaped))
-            .map_err(|error| map::failed(&self.slice.slots, "reap", error))?;
+        let file = self.slice.open_slots(true)?;
+        let access = SlotsAccess {
+            file: &file,
+            mapped: Some(&self.slots),
+        };
+        let reaped = (self.slice).reap_slots(access, others, now, &|_| Listed::Unknown)?;
         self.tidy(file.as_raw_fd());
         Ok(reaped)
     }

@@ -30,6 +30,7 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
+    divvy_fork::take_over();
     let args = Args::parse();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -88,6 +88,7 @@ pub fn exec(change: impl FnOnce(&mut Command)) -> Error {
         .arg0(words.next().unwrap_or_else(|| "divvy".into()))
         .args(words);
     change(&mut command);
+    divvy_fork::inherited().pass_on(&mut command);
     internal("cannot start this program again", &command.exec())
 }
 

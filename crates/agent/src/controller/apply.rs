@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 1. plan | dependents of ended jobs are released; the planner runs if something changed |
 //! | 2. commit | the journal takes the round with one sync; before it, nothing outside the journal has changed |
-//! | 3. take away | expired secrets, MIG commands, limits, job records, kills after a bypass, suspensions, offloads |
+//! | 3. take away | freed slices and files, secrets, MIG commands, limits, job records, kills, suspensions, offloads |
 //! | 4. report | threads that wait for the journal go on; clients get events |
 //! | 5. give | claims and client jobs get their slices, then the replies go out, then supervisors start |
 //! | 6. stop | supervisors of stopping jobs get their signal |
@@ -21,7 +21,7 @@ use crate::controller::admission::{dependencies, submit};
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{
-    cancel, notifications, offload, pause, resize, schedule, start,
+    cancel, finalize, notifications, offload, pause, resize, schedule, start,
 };
 use crate::controller::mig::commands;
 use crate::controller::observe::reconcile;
@@ -51,6 +51,8 @@ pub(super) fn commit_and_apply(
     let began = Instant::now();
     io.store.commit()?;
     fx.counters.add_commit(io.store.changes(), began.elapsed());
+    // Before other daemons learn of the room, and before a job that was requeued gets a slice of the same name.
+    finalize::release(&mut state.jobs, fx, io);
     sharing::settle(state, io);
     submit::remove_expired_secrets(&state.jobs, fx, io);
     commands::dispatch_mig_commands(fx, io);

@@ -296,7 +296,8 @@ pub(super) fn release_claim(
     Ok(Ok(Some(id)))
 }
 
-/// Lets no more programs into a claim, and releases it once its processes are gone.
+/// Lets no more programs into a claim, and releases it once its processes are gone. The entry goes before the journal
+/// has the stop: the check for processes may follow in the same round. After a crash startup writes it again.
 fn end(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -411,7 +412,7 @@ fn mark_bound(jobs: &mut Jobs, fx: &mut Effects, io: &Io, id: JobId) -> Result<(
     fx.record_event(io, Some(id), "running", &text)
 }
 
-/// Removes a claim's device, slice and instances, and journals its end.
+/// Frees a claim's device, slice and instances, and journals its end.
 fn end_claim(
     jobs: &mut Jobs,
     mig: &mut MigManager,
@@ -432,17 +433,22 @@ fn end_claim(
         placed.start.pending_instances.clear();
     }
     usage::journal_metered(jobs, io, id)?;
-    if let Some(name) = device_of(jobs, io, id)
-        && let Err(error) = cdi::remove(&files::cdi_folder(io), &name)
-    {
-        tracing::warn!(job = %id, %error, "cannot remove the claim's CDI file; it stays until the next start");
-    }
-    entries::remove(jobs, io, id);
-    finalize::free_slice(jobs, io, id);
-    reach("claim.freed");
+    finalize::free_slice(jobs, fx, id);
     mig::claim::release_instances(mig, io, id)?;
     reconcile::close_bypasses(jobs, io, id)?;
     finalize::journal_end(jobs, fx, io, id)
+}
+
+/// Removes the CDI device and the entry of a claim that has ended, before its slice.
+pub(super) fn remove_files(jobs: &Jobs, io: &Io, id: JobId) {
+    let Some(name) = device_of(jobs, io, id) else {
+        return;
+    };
+    if let Err(error) = cdi::remove(&files::cdi_folder(io), &name) {
+        tracing::warn!(job = %id, %error, "cannot remove the claim's CDI file; it stays until the next start");
+    }
+    entries::remove(jobs, io, id);
+    reach("claim.freed");
 }
 
 /// Decides what becomes of a claim that the journal has when the daemon starts.

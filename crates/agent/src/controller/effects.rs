@@ -11,8 +11,10 @@ use crate::controller::query::job_summary::JobSummary;
 use crate::controller::request::{ActOutcome, Reply};
 use crate::controller::state::State;
 use crate::gpu::mig::MigCommand;
+use crate::gpu::slice::HeldSlice;
 use crate::host::clock::{Instant, now};
 use crate::host::process::Process;
+use crate::job_dir::JobDir;
 use crate::journal::StoreError;
 use crate::journal::retention::PruneDone;
 use crate::model::counters::Counters;
@@ -47,6 +49,11 @@ pub struct Effects {
 pub struct JobEffects {
     /// Jobs that ended, for their dependents.
     pub ended: Vec<JobId>,
+    /// Slices that no job holds any longer. Their ledgers have the only copy of peaks and refusals until the journal has
+    /// them, so they stay until then.
+    pub freed: Vec<FreedSlice>,
+    /// Folders of runs that are over.
+    pub over: Vec<RunOver>,
     /// Jobs that lose their secrets once the round is journaled.
     pub expired_secrets: Vec<JobId>,
     /// Jobs with changed limits.
@@ -65,6 +72,21 @@ pub struct JobEffects {
     pub stops: Vec<JobId>,
     /// Jobs to check again in the next round.
     pub recheck: Vec<JobId>,
+}
+
+/// A slice to remove.
+pub struct FreedSlice {
+    pub job: JobId,
+    /// `None` if this daemon has no handle of it: its folder may exist all the same.
+    pub slice: Option<Box<HeldSlice>>,
+}
+
+/// The folder of a run that is over, with the files that no later run needs.
+pub struct RunOver {
+    pub job: JobId,
+    pub dir: JobDir,
+    /// The job has ended with this run.
+    pub is_last: bool,
 }
 
 /// A reply to the release of a claim, with the claim's job where there was one.

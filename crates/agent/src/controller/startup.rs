@@ -50,7 +50,13 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
         state.jobs.active.contains_key(&job) || state.jobs.unjournaled.contains_key(&job)
     };
     io.secrets.sweep(lives);
-    crate::job_dir::erase_leftover_specs(&io.config.home.jobs(), lives);
+    crate::job_dir::erase_leftover_specs(&io.config.home.jobs(), |job| {
+        let active = state.jobs.active.get(&job);
+        let run = active.map(|active| active.job.run_state.runs);
+        // The record of an unknown job is not of the journal's run.
+        let is_unknown = state.jobs.unjournaled.contains_key(&job);
+        if is_unknown { Some(0) } else { run }
+    });
     io.store.begin()?;
     let mut outcomes = DependencyOutcomes::default();
     for id in &before {
@@ -111,9 +117,6 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
                             placed.slice = Some(slice);
                         }
                     }
-                    // The slice of an ended job may be gone: the daemon was killed after it removed the slice and
-                    // before it journaled the end.
-                    Err(_) if matches!(dir.exit(), Ok(Some(_))) => {}
                     Err(error) => {
                         tracing::warn!(job = %id, error = error_chain(&error), "cannot adopt the job's slice");
                     }
@@ -164,7 +167,7 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
     Ok(resumed)
 }
 
-/// Removes slice folders without a job: the daemon was killed before it removed the folder of an ended job.
+/// Removes slice folders without a job: the daemon was killed between the end of a job in the journal and the removal.
 fn remove_orphaned_slices(jobs: &Jobs, io: &Io) {
     let folders = std::fs::read_dir(io.config.home.slices())
         .into_iter()

@@ -53,14 +53,16 @@ pub fn on_terminal(words: &[OsString]) -> ExitCode {
             125,
         );
     }
-    let failed = Command::new(file).arg0(name).args(args).exec();
+    let inherited = divvy_fork::inherited();
+    let become_it = |command: &mut Command| {
+        inherited.pass_on(command.args(args));
+        command.exec()
+    };
+    let failed = become_it(Command::new(file).arg0(name));
     // As in the supervisor: a script without `#!` line.
     let failed = match rustix::io::Errno::from_io_error(&failed) == Some(rustix::io::Errno::NOEXEC)
     {
-        true => Command::new(Path::new("/bin/sh"))
-            .arg(file)
-            .args(args)
-            .exec(),
+        true => become_it(Command::new(Path::new("/bin/sh")).arg(file)),
         false => failed,
     };
     fail(

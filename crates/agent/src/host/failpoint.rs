@@ -41,6 +41,7 @@ pub const POINTS: &[&str] = &[
     "back.unlocked",
     "back.done",
     "back.kept",
+    "end.decided",
     "end.freed",
     "end.forgotten",
     "notice.noted",

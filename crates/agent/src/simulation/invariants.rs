@@ -441,8 +441,26 @@ impl Run {
     }
 }
 
-/// How a job is said to have ended is how the program of its last run did.
+/// How a job is said to have ended is how the program of its last run did, with the peaks and refusals of its slice.
 fn said_as_it_was(folder: &Path, job: &Job) -> Result<(), String> {
+    let key = (job.id, u64::from(job.attempt));
+    let used = with(|world| world.usage.get(&key).cloned()).flatten();
+    let kept = job
+        .allocations
+        .iter()
+        .map(|one| (one.stats.peak, one.stats.denied));
+    if let Some(used) = used
+        && used
+            .iter()
+            .zip(kept.clone())
+            .any(|(used, kept)| *used != kept)
+    {
+        return Err(format!(
+            "job {} is said to have had {:?}, and its slice had {used:?} (peak, refusals)",
+            job.id,
+            kept.collect::<Vec<_>>()
+        ));
+    }
     let run = match job.run_state.runs {
         0 => folder.to_owned(),
         run => folder.join(format!("run-{run}")),

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use divvy_core::JobId;
 use divvy_core::mig::MigUuid;
+use divvy_core::{Bytes, JobId};
 use divvy_ledger::{ProcessSlot, Slice};
 
 use super::gpus::{CONTEXT, Health, uuid};
@@ -314,7 +314,8 @@ impl World {
         }
         *program.held.entry(gpu).or_default() += context;
         let Ok(hold) = slot.reserve(at, wanted) else {
-            return;
+            slot.count_denial(at, wanted);
+            return self.notes_usage(pid);
         };
         if context + wanted > left[gpu] {
             drop(hold);
@@ -323,7 +324,28 @@ impl World {
         }
         hold.commit();
         *program.held.entry(gpu).or_default() += wanted;
+        self.notes_usage(pid);
         self.works(pid);
+    }
+
+    /// What the journal is to remember of a slice. A process that another user's job has left may use its ledger after
+    /// the slice is gone, which is not remembered.
+    fn notes_usage(&mut self, pid: u32) {
+        let folder = self.home.slices().to_owned();
+        let Some(program) = self.program(pid) else {
+            return;
+        };
+        let (job, Some(slot)) = (program.job, &program.slot) else {
+            return;
+        };
+        let generation = slot.slice().spec().generation;
+        if folder.join(job.to_string()).is_dir() {
+            let gpus = 0..slot.slice().gpus().len();
+            let usage = gpus.map(|gpu| slot.usage(gpu));
+            let usage = usage.map(|usage| (Bytes::new(usage.peak), usage.denied));
+            let usage = usage.collect();
+            self.usage.insert((JobId(job), generation), usage);
+        }
     }
 
     /// The same in a MIG instance, where the hardware is the limiter.

@@ -150,6 +150,7 @@ impl Run {
             is_calm: false,
             started: BTreeSet::new(),
             ends: BTreeMap::new(),
+            usage: BTreeMap::new(),
             confirmations: BTreeMap::new(),
             broken: None,
             told: Vec::new(),

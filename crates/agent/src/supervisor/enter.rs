@@ -220,6 +220,7 @@ fn become_program(
         for gone in before.keys().filter(|name| !env.contains_key(*name)) {
             command.env_remove(gone);
         }
+        divvy_fork::inherited().pass_on(&mut command);
         command.exec()
     };
     let mut error = start(&file, None, Some(name));

@@ -148,7 +148,10 @@ impl<'a> Launcher<'a> {
         let spec = self.spec;
         let (name, args) = spec.command.split_first().ok_or_else(LaunchError::empty)?;
         let env = &self.env;
+        // Before there is a copy of this process, which would not have the timers.
+        let inherited = divvy_fork::inherited();
         let dress = |command: &mut Command| -> io::Result<()> {
+            inherited.pass_on(command);
             match place {
                 // Descriptor 0 is the run lock, which the program must not hold.
                 StdioMode::Background => {
@@ -207,10 +210,12 @@ impl<'a> Launcher<'a> {
         if let ExecStdio::Terminal(_, kind) = ends {
             env.insert("TERM".to_owned(), kind.clone());
         }
+        let inherited = divvy_fork::inherited();
         let launch = |go| match ends {
             ExecStdio::Pipes([input, output, errors]) => {
                 let file = find(spec, &env, name)?;
                 let dress = |command: &mut Command| {
+                    inherited.pass_on(command);
                     command
                         .stdin(Stdio::from(input.try_clone()?))
                         .stdout(Stdio::from(output.try_clone()?))
@@ -229,6 +234,7 @@ impl<'a> Launcher<'a> {
                 let words = [terminal::VERB, file, name].map(str::to_owned);
                 let words: Vec<String> = words.into_iter().chain(args.to_vec()).collect();
                 let dress = |command: &mut Command| {
+                    inherited.pass_on(command);
                     command
                         .stdin(Stdio::from(terminal.try_clone()?))
                         .stdout(Stdio::from(terminal.try_clone()?))

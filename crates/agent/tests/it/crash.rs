@@ -7,8 +7,11 @@ use std::fs;
 
 use divvy_api::client::Client;
 use divvy_api::v1::{Amount, Error, Job, JobState, Resize, Submit};
+use divvy_ledger::Slice;
 use divvy_testkit::failpoints::CRASH_AT;
-use divvy_testkit::{Home, ended, has_spec, script, until, until_async};
+use divvy_testkit::{Home, ended, has_spec, in_state, script, until, until_async};
+
+use crate::oom::use_and_be_refused;
 
 const SIM: [&str; 4] = ["--sim", "a100-80gb:2", "--grace", "1s"];
 
@@ -34,6 +37,7 @@ const OF_THE_DAEMON: &[&str] = &[
     "stop.told:2",
     "resize.told",
     "pause.held",
+    "end.decided",
     "end.freed",
     "end.freed:2",
     "end.forgotten",
@@ -81,11 +85,23 @@ async fn runs(home: &Home, client: &Client, key: &str, id: &str) -> Result<(), E
     .await
 }
 
+/// What must survive.
+#[derive(Default)]
+struct Acknowledged {
+    /// The numbers of the jobs.
+    jobs: BTreeMap<&'static str, String>,
+    /// A process of the first job has used [`PEAK`], and was refused more.
+    is_refused: bool,
+}
+
+/// The most GPU memory that the first job has used.
+const PEAK: u64 = 6 << 30;
+
 /// Everything that a job can go through; cut short by the first call that a daemon does not answer.
 async fn everything(
     home: &Home,
     client: &Client,
-    acknowledged: &mut BTreeMap<&'static str, String>,
+    acknowledged: &mut Acknowledged,
 ) -> Result<(), Error> {
     let gate = home.path().join("gate");
     let gated = format!(
@@ -93,8 +109,9 @@ async fn everything(
         gate.display()
     );
     let first = client.submit(&job(home, "first", &gated)).await?.id;
-    acknowledged.insert("first", first.clone());
+    acknowledged.jobs.insert("first", first.clone());
     runs(home, client, "first", &first).await?;
+    acknowledged.is_refused = use_slice(home, &first);
     let resize = |thousandths| Resize {
         amount: Some(Amount::Share { thousandths }),
         compute: None,
@@ -107,7 +124,7 @@ async fn everything(
         .submit(&job(home, "second", "exec sleep 1000"))
         .await?
         .id;
-    acknowledged.insert("second", second.clone());
+    acknowledged.jobs.insert("second", second.clone());
     runs(home, client, "second", &second).await?;
     let _ = gone(client.requeue(&second).await)?;
     let _ = gone(client.cancel(&second).await)?;
@@ -115,7 +132,7 @@ async fn everything(
         .submit(&job(home, "third", "exec sleep 1000"))
         .await?
         .id;
-    acknowledged.insert("third", third.clone());
+    acknowledged.jobs.insert("third", third.clone());
     let _ = gone(client.cancel(&third).await)?;
     fs::write(&gate, "").unwrap();
     until_async("every job has ended", async || {
@@ -136,11 +153,11 @@ fn gone(answer: Result<Job, Error>) -> Result<Option<Job>, Error> {
 }
 
 /// With nobody being killed any more everything that was acknowledged comes to its end, and nothing is left.
-async fn all_is_well(home: &Home, acknowledged: &BTreeMap<&'static str, String>, point: &str) {
+async fn all_is_well(home: &Home, acknowledged: &Acknowledged, point: &str) {
     let client = home.connect();
     fs::write(home.path().join("gate"), "").unwrap();
     for job in client.jobs(false).await.unwrap() {
-        match acknowledged.get("first") == Some(&job.id) {
+        match acknowledged.jobs.get("first") == Some(&job.id) {
             // Killed between the two, it is suspended still.
             true => drop(client.resume(&job.id).await),
             false => drop(client.cancel(&job.id).await),
@@ -151,7 +168,7 @@ async fn all_is_well(home: &Home, acknowledged: &BTreeMap<&'static str, String>,
     }
     let all = client.jobs(true).await.unwrap();
     let ran = fs::read_to_string(home.path().join("ran")).unwrap_or_default();
-    for (key, id) in acknowledged {
+    for (key, id) in &acknowledged.jobs {
         let job = all.iter().find(|job| job.id == *id);
         let job = job.unwrap_or_else(|| panic!("{point}: {key} is lost"));
         assert_eq!(job.state, JobState::Ended, "{point}: {job:#?}");
@@ -164,6 +181,9 @@ async fn all_is_well(home: &Home, acknowledged: &BTreeMap<&'static str, String>,
         if job.exit_code == Some(3) {
             assert_eq!((*key, times), ("first", 1), "{point}");
         }
+        if *key == "first" && acknowledged.is_refused {
+            has_peak_and_report(&client, id, point).await;
+        }
     }
     until("no slice is left", || home.slices().is_empty());
     let gpus = client.gpus().await.unwrap();
@@ -173,6 +193,47 @@ async fn all_is_well(home: &Home, acknowledged: &BTreeMap<&'static str, String>,
     );
     for folder in fs::read_dir(home.path().join("jobs")).unwrap().flatten() {
         assert!(!has_spec(&folder.path()), "{point}: {folder:?}");
+    }
+}
+
+/// Has a process of a job use its slice and be refused more; false where the slice is gone.
+fn use_slice(home: &Home, id: &str) -> bool {
+    // Gone already where its supervisor was killed.
+    let slice = Slice::open(&home.path().join("slices").join(id));
+    let slot = slice.ok().and_then(|slice| slice.join().ok());
+    if let Some(slot) = &slot {
+        use_and_be_refused(slot, PEAK, 20 << 30);
+    }
+    slot.is_some()
+}
+
+async fn has_peak_and_report(client: &Client, id: &str, point: &str) {
+    let job = client.job(id).await.unwrap();
+    let slice = &job.slices[0];
+    let kept = (slice.memory_peak_bytes, slice.denials);
+    assert_eq!(kept, (PEAK, 1), "{point}: peak and refusals");
+    let report = client.oom(id).await.unwrap();
+    assert_eq!(report.records.len(), 1, "{point}: the out-of-memory report");
+}
+
+#[tokio::test]
+async fn a_daemon_that_dies_while_a_job_ends_keeps_its_peak_and_report() {
+    for point in ["end.decided", "end.freed", "end.forgotten"] {
+        let mut home = Home::empty();
+        let mut id = String::new();
+        home.crash_at(point, &SIM, async |home| {
+            let client = home.connect();
+            let submit = job(home, "first", "exec sleep 1000");
+            id = client.submit(&submit).await.unwrap().id;
+            in_state(&client, &id, JobState::Running).await;
+            assert!(use_slice(home, &id));
+            let _ = client.cancel(&id).await;
+        })
+        .await;
+        let client = home.connect();
+        ended(&client, &id).await;
+        has_peak_and_report(&client, &id, point).await;
+        until("no slice is left", || home.slices().is_empty());
     }
 }
 
@@ -210,13 +271,13 @@ mod exhaustive {
 async fn loses_nothing(points: &[&str]) {
     for point in points {
         let mut home = Home::empty();
-        let mut acknowledged = BTreeMap::new();
+        let mut acknowledged = Acknowledged::default();
         home.crash_at(point, &SIM, async |home| {
             let _ = everything(home, &home.connect(), &mut acknowledged).await;
         })
         .await;
         all_is_well(&home, &acknowledged, point).await;
-        // The slice of a job that ended before the daemon died is gone, and nothing is wrong with that.
+        // The slice of a job goes after its end is in the journal.
         assert!(!home.daemon_log().contains("cannot adopt"), "{point}");
     }
 }
@@ -226,7 +287,7 @@ async fn leaves_jobs_that_end_once(points: &[&str]) {
         let mut home = Home::empty();
         home.set(CRASH_AT, *point);
         home.start(&SIM);
-        let mut acknowledged = BTreeMap::new();
+        let mut acknowledged = Acknowledged::default();
         let client = home.connect();
         everything(&home, &client, &mut acknowledged)
             .await

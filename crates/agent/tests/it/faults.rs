@@ -16,7 +16,7 @@ use divvy_api::v1::{
     Amount, Array, EndReason, ErrorCode, GpuChange, GpuMode, Job, JobState, Submit,
 };
 use divvy_testkit::{
-    Bounded as _, Home, call, divvy, ended, in_state, quarter, script, signal, until, until_async,
+    Bounded as _, Home, call, ended, in_state, quarter, script, signal, until, until_async,
 };
 
 const GPUS: &str = "a100-80gb:2";
@@ -367,15 +367,15 @@ async fn until_on(client: &Client, id: &str, gpu: u32) {
 async fn a_journal_that_takes_no_more_ends_no_daemon_and_loses_nothing_acknowledged() {
     let mut home = Home::empty();
     home.start(&["--sim", GPUS]);
-    home.kill();
-    // No file may grow beyond this (RLIMIT_FSIZE), in blocks of 512 bytes, as POSIX has it: more than a slice's files take.
-    let most = 6 * 1024 * 1024 / 512;
-    let text = format!(
-        "trap '' XFSZ; ulimit -S -f {most}; exec '{}' daemon --sim {GPUS}",
-        divvy().display()
-    );
-    let mut command = home.command("/bin/sh");
-    home.start_by(command.args(["-c", &text]));
+    // No file of the daemon may grow beyond this: more than a slice's files take. A daemon that starts raises the limit.
+    let limit = |home: &Home, current| {
+        let pid = rustix::process::Pid::from_raw(home.daemon_pid().cast_signed());
+        let maximum = None;
+        let limit = rustix::process::Rlimit { current, maximum };
+        rustix::process::prlimit(pid, rustix::process::Resource::Fsize, limit).unwrap();
+    };
+    let most = Some(6 * 1024 * 1024);
+    limit(&home, most);
     let client = home.connect();
     // Whoever comes after it waits: of the disk they need what the journal says of them.
     let both = Submit {
@@ -401,10 +401,11 @@ async fn a_journal_that_takes_no_more_ends_no_daemon_and_loses_nothing_acknowled
         client.node().await.ok().map(drop)
     })
     .await;
+    limit(&home, most);
     assert_eq!(client.jobs(true).await.unwrap().len(), 1);
     // Many small ones: the reserve cannot be renewed, and is not used up.
     let mut acknowledged = BTreeMap::new();
-    let ballast = "x".repeat(20_000);
+    let ballast = "x".repeat(100_000);
     for number in 0.. {
         let submit = Submit {
             env: BTreeMap::from([
@@ -429,12 +430,7 @@ async fn a_journal_that_takes_no_more_ends_no_daemon_and_loses_nothing_acknowled
     assert_eq!(shown, 1 + acknowledged.len());
     assert!(home.kept().status().is_none(), "{}", home.daemon_log());
     // There is room again.
-    let pid = rustix::process::Pid::from_raw(home.daemon_pid().cast_signed());
-    let all = rustix::process::Rlimit {
-        current: None,
-        maximum: None,
-    };
-    rustix::process::prlimit(pid, rustix::process::Resource::Fsize, all).unwrap();
+    limit(&home, None);
     let last = until_async("it takes on new work", async || {
         client.submit(&quarter(&["true"])).await.ok()
     })

@@ -272,7 +272,8 @@ async fn a_notice_tells_of_every_end_once_and_has_no_gpu() {
 #[tokio::test]
 async fn a_daemon_that_dies_gives_a_notice_at_most_once() {
     for (point, times) in [
-        ("end.forgotten", 1),
+        ("end.decided", 1),
+        ("end.forgotten", 0),
         ("notice.noted", 0),
         ("notice.given", 1),
     ] {

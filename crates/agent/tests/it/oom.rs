@@ -26,7 +26,7 @@ async fn member(home: &Home, client: &Client, command: &[&str]) -> (String, Proc
 }
 
 /// Takes some, is refused more, and gives it back.
-fn use_and_be_refused(slot: &ProcessSlot, used: u64, asked: u64) {
+pub fn use_and_be_refused(slot: &ProcessSlot, used: u64, asked: u64) {
     slot.reserve(0, used).unwrap().commit();
     if asked > 0 {
         assert!(slot.reserve(0, asked).is_err());

@@ -483,3 +483,45 @@ fn what_only_ended_processes_held_is_counted_apart() {
     slice.reap(boot_time_ns(), &unlisted).unwrap();
     assert_eq!(slice.usage(0).unwrap().used(), 10);
 }
+
+/// `ulimit -f 0`: a write to any file ends the process by SIGXFSZ.
+fn forbid_writes() {
+    let none = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the kernel reads the limit.
+    let set = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const none) };
+    assert_eq!(set, 0);
+}
+
+#[test]
+fn a_process_that_may_write_no_file_gets_what_a_dead_one_held() {
+    let place = Place::with_limit(100);
+    let slice = place.slice();
+    let (mut held, mut tell) = pipe().unwrap();
+    let mut holder = Child::fork(|| {
+        let slot = slice.join().unwrap();
+        slot.reserve(0, 60).unwrap().commit();
+        slot.export(0, 7, 40).unwrap();
+        // Undecided for ever: it is killed between the two.
+        let _hold = std::mem::ManuallyDrop::new(slot.reserve(0, 40).unwrap());
+        tell.write_all(&[1]).unwrap();
+        loop {
+            // SAFETY: no preconditions.
+            unsafe { libc::pause() };
+        }
+    });
+    held.read_exact(&mut [0]).unwrap();
+    holder.kill();
+    Child::fork(|| {
+        forbid_writes();
+        let slot = slice.join().unwrap();
+        let _ = slot
+            .reap(boot_time_ns() + DRIVER_RELEASE_TIMEOUT_NS)
+            .unwrap();
+        assert_eq!(slot.usage(0).charged, 0);
+        slot.reserve(0, 100).unwrap().commit();
+    })
+    .finish();
+}

@@ -556,13 +556,31 @@ fn a_file_cut_short_under_its_users_grants_nothing_more() {
 }
 
 #[test]
-fn a_file_removed_under_its_users_grants_nothing_more() {
+fn a_slice_that_was_released_under_its_users_grants_nothing_more() {
     let broken = Broken::new();
     let slot = broken.place.slice().join().unwrap();
+    let control = Control::open_writable(broken.place.dir.path()).unwrap();
+    control.end();
     fs::remove_dir_all(broken.place.dir.path()).unwrap();
     let path = broken.path("slots");
     assert_eq!(until_damaged(&slot), Damage::Removed { path });
     assert_eq!(slot.reserve(0, 1).unwrap_err().limit, 0);
+}
+
+/// As at a logout, which removes names alone.
+#[test]
+fn a_slice_without_names_grants_as_before() {
+    let broken = Broken::new();
+    let slot = broken.place.slice().join().unwrap();
+    let before = slot.usage(0);
+    fs::remove_dir_all(broken.place.dir.path()).unwrap();
+    // Several looks at the files are due.
+    let start = std::time::Instant::now();
+    while start.elapsed() < std::time::Duration::from_millis(20) {
+        slot.check().unwrap();
+    }
+    slot.reserve(0, 1).unwrap().commit();
+    assert_eq!(slot.usage(0).charged, before.charged + 1);
 }
 
 #[test]

@@ -400,7 +400,7 @@ impl DriverCache {
             match looks {
                 ..YIELDS => std::thread::yield_now(),
                 YIELDS => account.trim_caches(gpu),
-                _ => std::thread::sleep(PATIENCE),
+                _ => divvy_ledger::nap(PATIENCE),
             }
         }
         self.place.reserve(most).ok()?.commit();

@@ -13,7 +13,7 @@ pub fn retry_while<T, E>(
     loop {
         let waits = waits();
         match attempt() {
-            Err(_) if waits => std::thread::sleep(nap),
+            Err(_) if waits => divvy_ledger::nap(nap),
             result => return result,
         }
     }

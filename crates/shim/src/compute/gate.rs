@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use divvy_driver::sys::cuda::{CUresult, CUstream};
-use divvy_ledger::{MAX_GATE_WAIT_NS, ProcessSlot, boot_time_ns};
+use divvy_ledger::{MAX_GATE_WAIT_NS, ProcessSlot, boot_time_ns, nap};
 
 use crate::account::ProcessAccount;
 use crate::charge::stream::Flavour;
@@ -186,7 +186,7 @@ fn wait(compute: &Compute, slot: &ProcessSlot, lane: Lane, is_current: bool, cos
             return now;
         }
         watching.get_or_insert_with(|| slot.watch_work());
-        std::thread::sleep(LOOK);
+        nap(LOOK);
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod api;
 mod aside;
+mod attributes;
 mod bypass;
 mod clearml;
 mod commands;

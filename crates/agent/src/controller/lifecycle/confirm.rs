@@ -226,7 +226,7 @@ pub(in crate::controller) fn start_in_place(
     id: JobId,
     why: &str,
 ) -> Result<(), StoreError> {
-    finalize::free_slice(jobs, io, id);
+    finalize::free_slice(jobs, fx, id);
     fx.jobs.starts.push(id);
     fx.record_event(io, Some(id), "starting", &format!("starting again: {why}"))
 }

@@ -1,4 +1,4 @@
-//! Finalization: the end of a job, or of one of its runs, is journaled, and its slice is freed.
+//! Finalization: the end of a job, or of one of its runs, is journaled; then its slice and its files are removed.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use divvy_core::{JobId, JobState};
 use super::container::CONTAINER_GC_DELAY;
 use super::job_sync::running;
 use super::start::records;
-use crate::controller::effects::Effects;
+use crate::controller::claims;
+use crate::controller::effects::{Effects, FreedSlice, RunOver};
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{
     container, idle, job_sync, notifications, orphans, requeue, start,
@@ -113,7 +114,7 @@ pub(in crate::controller) fn finalize(
         placed.start.pending_instances.clear();
     }
     usage::journal_metered(&mut state.jobs, io, id)?;
-    free_slice(&mut state.jobs, io, id);
+    free_slice(&mut state.jobs, fx, id);
     claim::release_instances(&mut state.mig, io, id)?;
     reconcile::close_bypasses(&mut state.jobs, io, id)?;
     if unseen {
@@ -133,7 +134,7 @@ pub(in crate::controller) fn finalize(
     }
 }
 
-/// Stores the slice's peaks and denials in the journal before the slice is removed.
+/// Stores the slice's peaks and denials in the journal, before [`release`] removes the slice.
 pub(in crate::controller) fn save_allocation_stats(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -201,14 +202,12 @@ pub(in crate::controller) fn journal_end(
     if let Some(watch) = &io.watch {
         watch.remove(id);
     }
-    if let Some(group) = start::job_dir(jobs, io, id).group() {
-        group.remove();
-    }
-    if let Err(error) = start::job_dir(jobs, io, id).erase_spec() {
-        tracing::warn!(job = %id, error = error_chain(&error), "cannot delete the job's spec, which contains its environment");
-    }
-    Replica::remove(&start::job_dir(jobs, io, id));
-    reach("end.forgotten");
+    fx.jobs.over.push(RunOver {
+        job: id,
+        dir: start::job_dir(jobs, io, id),
+        is_last: true,
+    });
+    reach("end.decided");
     jobs.waits.remove(&id);
     fx.jobs.expired_secrets.push(id);
     fx.replies.milestones.push(id);
@@ -217,21 +216,48 @@ pub(in crate::controller) fn journal_end(
     Ok(())
 }
 
-pub(in crate::controller) fn free_slice(jobs: &mut Jobs, io: &Io, id: JobId) {
-    io.observer.unregister(id);
-    io.compute_scheduler.remove_slice(id);
-    idle::stop_launch_watch(jobs, io, id);
-    let slice = jobs
-        .active
-        .get_mut(&id)
-        .and_then(|active| active.placed_mut()?.slice.take());
-    let removed = match slice {
-        Some(slice) => slice.remove(),
-        None => slice::remove(&io.config.home.slice(&id.to_string())),
-    };
-    reach("end.freed");
-    if let Err(error) = removed {
-        tracing::warn!(job = %id, error = error_chain(&error), "cannot remove the slice folder; it stays until the next start");
+/// Takes the slice from a job that no longer holds it; [`release`] removes it.
+pub(in crate::controller) fn free_slice(jobs: &mut Jobs, fx: &mut Effects, id: JobId) {
+    let active = jobs.active.get_mut(&id);
+    fx.jobs.freed.push(FreedSlice {
+        job: id,
+        slice: active.and_then(|active| active.placed_mut()?.slice.take()),
+    });
+}
+
+/// Removes what the round has freed. A daemon that dies before it leaves the rest to the next one: startup removes each
+/// slice that no job holds, and the specs of runs that are over.
+pub(in crate::controller) fn release(jobs: &mut Jobs, fx: &mut Effects, io: &Io) {
+    for FreedSlice { job: id, slice } in std::mem::take(&mut fx.jobs.freed) {
+        claims::remove_files(jobs, io, id);
+        io.observer.unregister(id);
+        io.compute_scheduler.remove_slice(id);
+        idle::stop_launch_watch(jobs, io, id);
+        let removed = match slice {
+            Some(slice) => slice.remove(),
+            None => slice::remove(&io.config.home.slice(&id.to_string())),
+        };
+        if let Err(error) = removed {
+            tracing::warn!(job = %id, error = error_chain(&error), "cannot remove the slice folder; it stays until the next start");
+        }
+        reach("end.freed");
+    }
+    for RunOver {
+        job: id,
+        dir,
+        is_last,
+    } in std::mem::take(&mut fx.jobs.over)
+    {
+        if let Err(error) = dir.erase_spec() {
+            tracing::warn!(job = %id, error = error_chain(&error), "cannot delete the job's spec, which contains its environment");
+        }
+        if is_last {
+            if let Some(group) = dir.group() {
+                group.remove();
+            }
+            Replica::remove(&dir);
+            reach("end.forgotten");
+        }
     }
 }
 

@@ -357,7 +357,7 @@ pub(in crate::controller) fn requeue_unstarted(
         claims::give_up_claim(jobs, fx, id, why);
         return Ok(());
     }
-    finalize::free_slice(jobs, io, id);
+    finalize::free_slice(jobs, fx, id);
     claim::release_instances(mig, io, id)?;
     let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());

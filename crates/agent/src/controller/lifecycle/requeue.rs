@@ -6,12 +6,11 @@
 use divvy_core::job::{Event, ProgramExit, StopReason};
 use divvy_core::{JobId, JobState};
 
-use crate::controller::effects::Effects;
+use crate::controller::effects::{Effects, RunOver};
 use crate::controller::io::Io;
 use crate::controller::lifecycle::start;
 use crate::controller::runtime::{Runtime, Waiting};
 use crate::controller::state::Jobs;
-use crate::host::error::error_chain;
 use crate::job_dir::{ExitRecord, RunOutcome};
 use crate::journal::StoreError;
 use crate::model::cause::StopRecord;
@@ -69,7 +68,7 @@ impl Job {
     }
 }
 
-/// Journals that a job is queued again. Its slice is free, and none of its processes runs.
+/// Journals that a job is queued again. Its slice is freed, and none of its processes runs.
 pub(in crate::controller) fn requeue_after_run(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -81,9 +80,11 @@ pub(in crate::controller) fn requeue_after_run(
     if let Some(watch) = &io.watch {
         watch.remove(id);
     }
-    if let Err(error) = start::job_dir(jobs, io, id).erase_spec() {
-        tracing::warn!(job = %id, error = error_chain(&error), "cannot delete the job's spec, which contains its environment");
-    }
+    fx.jobs.over.push(RunOver {
+        job: id,
+        dir: start::job_dir(jobs, io, id),
+        is_last: false,
+    });
     let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };

@@ -14,8 +14,7 @@ use crate::controller::lifecycle::start::records;
 use crate::controller::lifecycle::{finalize, schedule};
 use crate::controller::state::unjournaled::UnjournaledJob;
 use crate::controller::state::{Jobs, State};
-use crate::gpu::slice::{self, HeldSlice};
-use crate::host::error::error_chain;
+use crate::gpu::slice::HeldSlice;
 use crate::job_dir::processes::survivors;
 use crate::journal::StoreError;
 use crate::journal::recover::{last_run, numbers};
@@ -49,7 +48,9 @@ fn pids_of_unknown(io: &Io, id: JobId) -> Option<Vec<u32>> {
     let name = id.to_string();
     let dir = last_run(&io.config.home.job(&name));
     let launch = dir.launch().ok().flatten();
-    let is_attended = dir.has_record() && matches!(dir.lock(), Ok(None));
+    // The slice of a job that has just ended may be left, while its supervisor is about to exit.
+    let is_over = matches!(dir.exit(), Ok(Some(_)));
+    let is_attended = dir.has_record() && !is_over && matches!(dir.lock(), Ok(None));
     let mut processes = Vec::new();
     if let Some(launch) = launch {
         processes.extend(is_attended.then_some(launch.process));
@@ -143,9 +144,7 @@ pub(in crate::controller) fn check_unknown(
         state.jobs.unjournaled.remove(&id);
         fx.replan = true;
         let log = io.config.home.job(&id.to_string());
-        if let Err(error) = slice::remove(&io.config.home.slice(&id.to_string())) {
-            tracing::warn!(job = %id, error = error_chain(&error), "cannot remove the slice of an unknown job");
-        }
+        finalize::free_slice(&mut state.jobs, fx, id);
         let text = format!(
             "its last process has ended; the daemon keeps its folder: {}",
             log.display()

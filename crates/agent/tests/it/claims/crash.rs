@@ -1,9 +1,11 @@
 //! The daemon dies by SIGKILL at every point of a claim's way, and the machine is started anew.
 
 use divvy_api::v1::{JobState, MigState};
+use divvy_ledger::Slice;
 use divvy_testkit::{failpoints, until_async};
 
 use super::*;
+use crate::oom::use_and_be_refused;
 
 /// Has a daemon die at `point`, and starts another.
 async fn crash_at(home: &mut Home, point: &str, work: impl AsyncFnOnce(&Client)) {
@@ -48,15 +50,18 @@ async fn killed_at_any_point_of_making_one_it_is_made_once_when_it_is_asked_for_
 
 #[tokio::test]
 async fn killed_at_any_point_of_giving_one_back_it_goes_and_its_room_is_the_next_ones() {
-    for point in failpoints::CLAIM_DELETE
-        .into_iter()
-        .chain(["stop.told", "end.freed"])
+    for point in
+        failpoints::CLAIM_DELETE
+            .into_iter()
+            .chain(["stop.told", "end.freed", "end.forgotten"])
     {
         let mut home = machine("a100-80gb:1", "");
         start(&mut home);
         let client = home.connect();
         let body = claim(vec![ClaimDevice::part(gpu(&client, 0).await, 60 * GIB)]);
-        client.put_claim("u-1", &body).await.unwrap();
+        let job = client.put_claim("u-1", &body).await.unwrap().job;
+        let slice = Slice::open(&home.path().join("slices").join(&job)).unwrap();
+        use_and_be_refused(&slice.join().unwrap(), 6 * GIB, 60 * GIB);
         home.kill();
         crash_at(&mut home, point, async |client| {
             let _ = client.delete_claim("u-1").await;
@@ -66,6 +71,9 @@ async fn killed_at_any_point_of_giving_one_back_it_goes_and_its_room_is_the_next
         // The kubelet asks until it is told that it is done.
         client.delete_claim("u-1").await.unwrap();
         assert!(client.claims().await.unwrap().is_empty(), "{point}");
+        let part = &client.job(&job).await.unwrap().slices[0];
+        let kept = (part.memory_peak_bytes, part.denials);
+        assert_eq!(kept, (6 * GIB, 1), "{point}: peak and refusals");
         assert!(
             devices(&home).is_empty() && home.slices().is_empty(),
             "{point}"
