@@ -62,7 +62,7 @@ use crate::registry;
 use launch::{ExecStdio, Launcher};
 
 /// The umask of a job of root's daemon: that of units of systemd (systemd.exec(5), `UMask=`).
-const JOB_UMASK: rustix::fs::Mode = rustix::fs::Mode::WGRP.union(rustix::fs::Mode::WOTH);
+const JOB_UMASK: rustix::fs::Mode = rustix::fs::Mode::from_bits_retain(0o022);
 
 /// Interval at which a stop searches again for processes that fork faster than they can be ended.
 const SWEEP: Duration = Duration::from_millis(20);
