@@ -64,7 +64,8 @@ pub fn take(home: &Home, standby: bool) -> Result<File, Error> {
                 .hint("wait until they have ended, or set DIVVY_HOME to another folder"));
         }
         let lock = home.lock_file().ok().flatten();
-        let is_elsewhere = |lock: &LockFile| !lock.is_of_this_machine();
+        // Its process cannot be looked for from here, so there is nothing to wait for.
+        let is_elsewhere = |lock: &LockFile| !lock.is_of_this_machine() || is_other_host(lock);
         // A daemon that was killed between fork and the child's first instruction leaves its lock to the child for a
         // moment.
         let is_in_use = lock
@@ -78,13 +79,17 @@ pub fn take(home: &Home, standby: bool) -> Result<File, Error> {
     // A network file system may lock on each machine alone (nolock, local_lock of nfs(5)).
     if is_on_network(&file)
         && let Some(lock) = home.lock_file().ok().flatten()
-        && !lock.host.is_empty()
-        && lock.host != machine::host()
+        && is_other_host(&lock)
     {
         return Err(in_use(home, Some(&lock)));
     }
     LockFile::take(&file, home.socket()).map_err(cannot)?;
     Ok(file)
+}
+
+/// Whether the lock names another host than this one.
+fn is_other_host(lock: &LockFile) -> bool {
+    !lock.host.is_empty() && lock.host != machine::host()
 }
 
 /// Why this daemon cannot have the home, and what to do: another daemon serves it, here or on another host.
@@ -93,8 +98,7 @@ pub fn in_use(home: &Home, lock: Option<&LockFile>) -> Error {
     let state = home.state().display();
     let why = format!("a divvy daemon ({who}) already serves {state}");
     let me = machine::host();
-    let other = lock.filter(|lock| !lock.host.is_empty() && lock.host != me);
-    let Some(lock) = other else {
+    let Some(lock) = lock.filter(|lock| is_other_host(lock)) else {
         return Error::new(ErrorCode::Conflict, why).hint(
             "use it, stop it with `divvy daemon --stop`, or set DIVVY_HOME to another folder",
         );
