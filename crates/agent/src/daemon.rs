@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use divvy_api::daemon::{Configured, DeviceNodes, ListenOptions};
-use divvy_api::home::{Home, HomeError};
+use divvy_api::home::{Home, HomeError, machine};
 use divvy_api::v1::{Error, ErrorCode, JournalFile};
 use divvy_core::{GpuSelection, GpuUuid, JobId, Mode};
 use tokio::net::TcpListener;
@@ -172,10 +172,7 @@ fn serve(
     }
     let config = Config {
         node: NodeConfig {
-            hostname: rustix::system::uname()
-                .nodename()
-                .to_string_lossy()
-                .into_owned(),
+            hostname: machine::host(),
             driver_version,
             simulated,
         },

@@ -13,6 +13,7 @@ pub mod disk;
 pub mod error;
 pub mod failpoint;
 pub mod live;
+pub mod lock_file;
 pub mod log_times;
 pub mod log_trim;
 pub mod machine;

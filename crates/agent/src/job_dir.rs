@@ -45,8 +45,8 @@ use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
 use serde::{Deserialize, Serialize};
 
 use crate::host::cgroup::{Cgroup, CgroupStatus};
-use crate::host::failpoint;
 use crate::host::run_as::Identity;
+use crate::host::{failpoint, lock_file};
 use crate::job_dir::container_spec::Plan;
 use crate::job_dir::injection::{InjectedLimiter, InjectionPolicy};
 use crate::job_dir::replica::Replica;
@@ -263,14 +263,7 @@ impl JobDir {
 
     /// The lock file itself, for comparing an inherited descriptor with it.
     pub fn open_lock(&self) -> Result<File, RecordError> {
-        OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(self.0.join(RECORD))
-            .map_err(|error| self.error("open", RECORD, error))
+        lock_file::open(&self.0.join(RECORD)).map_err(|error| self.error("open", RECORD, error))
     }
 
     /// For a program to write to. It may be there from an earlier run, and is its user's then ([`SAFE_OPEN_FLAGS`]).

@@ -12,9 +12,8 @@
 mod docker_run;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use divvy_api::daemon::DEFAULT_GRACE;
@@ -33,13 +32,14 @@ use crate::container;
 use crate::container::driver::GpuDevice;
 use crate::controller::lifecycle::container::{Machine, plan_on};
 use crate::daemon::bootstrap::NodeInventory;
-use crate::daemon::machine_folder;
 use crate::daemon::{from_home, from_store, refuse_if_system_daemon};
+use crate::daemon::{home_lock, machine_folder};
 use crate::gpu::slice::{self, HeldSlice, SliceConfig};
 use crate::gpu::watched_jobs::WatchedJob;
 use crate::gpu::{Device, ObservedGpu};
 use crate::host::error::error_chain;
 use crate::host::error::internal;
+use crate::host::lock_file;
 use crate::job_dir::processes::survivors;
 use crate::job_dir::{JobDir, LaunchSpec};
 use crate::journal::Store;
@@ -375,12 +375,13 @@ fn living_runs(home: &Home) -> Vec<LiveRun> {
     for number in numbers {
         let folder = home.slice(&slice_name(number));
         let dir = JobDir::new(self::folder(home, number));
+        let launch = dir.launch().ok().flatten();
         // A logout may have taken the names of its slice.
-        let kept = || {
-            let launch = dir.launch().ok().flatten()?;
-            HeldSlice::open(&kept::folder(launch.process.pid, &slice_name(number))).ok()
+        let found = match launch {
+            Some(launch) => kept::find(&folder, launch.process.pid, &slice_name(number)),
+            None => folder.clone(),
         };
-        let slice = HeldSlice::open(&folder).ok().or_else(kept);
+        let slice = HeldSlice::open(&found).ok();
         let joined = slice.as_ref().is_some_and(|slice| {
             let snapshot = slice.read();
             snapshot.is_ok_and(|snapshot| !slice.live_processes(&snapshot).is_empty())
@@ -424,7 +425,7 @@ fn lock_out_daemon(home: &Home) -> Result<File, Error> {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
             let lock = home.lock_file().ok().flatten();
-            let who = lock.map_or_else(|| "pid unknown".to_owned(), |lock| lock.describe());
+            let who = home_lock::describe(lock.as_ref());
             let why = format!(
                 "a divvy daemon ({who}) serves {}, and it would not count a run with --no-daemon",
                 home.state().display()
@@ -444,14 +445,8 @@ fn planning_lock(home: &Home) -> Result<File, Error> {
 }
 
 fn open(path: &Path) -> Result<File, Error> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path);
-    file.map_err(|error| internal(&format!("cannot open {}", path.display()), &error))
+    lock_file::open(path)
+        .map_err(|error| internal(&format!("cannot open {}", path.display()), &error))
 }
 
 fn folder(home: &Home, number: u64) -> PathBuf {

@@ -175,15 +175,14 @@ impl Home {
     /// One for each way a folder can be unusable; see [`HomeError`].
     pub fn create(&self) -> Result<(), HomeError> {
         let slices_root = self.slices.parent().unwrap_or(&self.slices);
-        let machines = self.machines.as_deref();
         let folders = [
-            self.runtime.as_path(),
-            machines.unwrap_or(&self.state),
-            &self.state,
-            slices_root,
-            &self.slices,
+            Some(self.runtime.as_path()),
+            self.machines.as_deref(),
+            Some(&self.state),
+            Some(slices_root),
+            Some(&self.slices),
         ];
-        folders.into_iter().try_for_each(private_dir)?;
+        folders.into_iter().flatten().try_for_each(private_dir)?;
         for dir in [
             self.jobs(),
             self.sim(),

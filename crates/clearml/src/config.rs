@@ -16,6 +16,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use divvy_api::home::machine;
+
 use crate::secret::Secret;
 
 pub use environment::Variables;
@@ -171,8 +173,7 @@ impl Settings {
     ) -> Result<Self, ConfigError> {
         let vars = Variables::new(vars);
         let tree = Tree::read(file, &vars)?;
-        let host = rustix::system::uname();
-        let host = host.nodename().to_string_lossy().into_owned();
+        let host = machine::host();
         let seconds = |name: &'static str, default: f64, least: f64| {
             let Some((var, text)) = vars.first(&[name]) else {
                 return Ok(Duration::from_secs_f64(default));

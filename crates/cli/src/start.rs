@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// How long the lock may name a process that is gone: its new holder writes its own id right after taking it.
 const UNHELD: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
-/// A wait beyond this is told: a daemon's start takes less where the GPUs respond.
+/// The command reports a longer wait: a daemon's start takes less where the GPUs respond.
 const SILENCE: Duration = Duration::from_secs(3);
 /// How long a daemon that this user does not start may be away: systemd starts one again after 2 s (`RestartSec`).
 const RESTART: Duration = Duration::from_secs(5);

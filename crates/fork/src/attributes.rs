@@ -6,7 +6,7 @@
 //! | `divvy run`, before a program | SIGCHLD handled, no SIGXFSZ | what its caller gave it ([`inherited`]) |
 //! | daemon, fork server, supervisor of a job | defaults ([`drop_inherited`]) | defaults |
 //!
-//! `docs/enforcement.md` has the whole table of attributes.
+//! `docs/reference.md` has the whole table ("Inherited attributes").
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -5,8 +5,9 @@
 //! lock that another thread held would stay locked in it for ever, the allocator's own locks among them, so a process
 //! with several threads is refused.
 //!
-//! What a copy may call is narrowed here as well ([`refuse_user_namespaces`]), which descriptors the programs of a process get
-//! ([`mark_close_on_exec`]) and which signals and limits ([`Inherited`]), and which device nodes the processes of a control group may open ([`attach_device_filter`]).
+//! What a copy may call is narrowed here as well ([`refuse_user_namespaces`]), which descriptors, signals and limits the
+//! programs of a process get ([`mark_close_on_exec`], [`Inherited`]), and which device nodes the processes of a control
+//! group may open ([`attach_device_filter`]).
 //!
 //! This crate is a fence: the calls are unsafe, and nothing else is here.
 

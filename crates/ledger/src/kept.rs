@@ -10,6 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::control::{CONTROL_NAME, SLOTS_NAME};
+use crate::slice::Slice;
 
 /// A slice's files, open. Programs do not inherit them.
 #[derive(Debug)]
@@ -38,6 +39,22 @@ impl KeptFiles {
 /// What stands for the folder of a slice with this id: the descriptors that its job's supervisor keeps.
 pub fn folder(supervisor: u32, id: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{supervisor}/fd/{id}"))
+}
+
+/// The folder to open the slice with this id in: its own, or what stands for it where a name is gone and the supervisor
+/// keeps the files.
+pub fn find(dir: &Path, supervisor: u32, id: &str) -> PathBuf {
+    let is_gone = |name: &&str| {
+        let found = fs::symlink_metadata(dir.join(name));
+        found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    };
+    let kept = folder(supervisor, id);
+    // The pid may have become another process's since.
+    let is_kept = || Slice::open(&kept).is_ok_and(|slice| slice.spec().id == id);
+    match [CONTROL_NAME, SLOTS_NAME].iter().any(is_gone) && is_kept() {
+        true => kept,
+        false => dir.to_owned(),
+    }
 }
 
 /// Whether this stands for the folder of a slice.
@@ -81,7 +98,7 @@ fn descriptor(dir: &Path, name: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Control, GpuSpec, OpenError, Reader, Slice, SliceSpec};
+    use crate::{Control, GpuSpec, OpenError, Reader, SliceSpec};
 
     /// A slice, its files kept by this process, and its names gone.
     fn without_names() -> (tempfile::TempDir, Control, Reader, KeptFiles) {
@@ -105,13 +122,16 @@ mod tests {
 
     #[test]
     fn a_slice_without_names_is_found_by_the_supervisors_descriptors() {
-        let (_root, control, reader, kept) = without_names();
+        let (root, control, reader, kept) = without_names();
         let me = std::process::id();
         let slice = Slice::open(&folder(me, "a")).unwrap();
         assert_eq!(slice.spec().id, "a");
         let slot = slice.join().unwrap();
         assert_eq!(slot.check(), Ok(()));
         assert!(Slice::open(&folder(me, "b")).is_err());
+        let dir = root.path().join("a");
+        assert_eq!(find(&dir, me, "a"), folder(me, "a"));
+        assert_eq!(find(&dir, me, "b"), dir, "it is another's");
         // One ledger: readers from before, by name or by descriptor, see the process.
         assert_eq!(reader.read().unwrap().processes().len(), 1);
         assert!(matches!(

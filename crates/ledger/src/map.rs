@@ -299,7 +299,7 @@ fn wrong_size(path: &Path, kind: Kind, found: u64) -> OpenError {
 }
 
 /// The user that this process acts as.
-pub(crate) fn user() -> u32 {
+pub fn user() -> u32 {
     // SAFETY: geteuid has no preconditions and cannot fail.
     unsafe { libc::geteuid() }
 }

@@ -252,7 +252,8 @@ pub(crate) fn holder(
         .or_else(lowest)
 }
 
-/// Frees the lines without a holder, and finishes those whose exporter died half way. It skips the table while a process changes it.
+/// Frees the lines without a holder, and finishes those whose exporter died half way. It skips the table while a process
+/// changes it.
 pub(crate) fn sweep(file: SlotsAccess<'_>) -> io::Result<()> {
     if Live::read(file)?.lines().next().is_none()
         || !lock::try_lock(file.descriptor(), lock::SHARED)?

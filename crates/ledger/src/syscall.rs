@@ -1,4 +1,4 @@
-//! System calls by the processor's own instruction.
+//! Raw system calls, by the processor's own instruction: past every preload.
 //!
 //! A library that is loaded before this one may replace any function of the C library: libfaketime freezes
 //! `clock_gettime`, stretches `nanosleep` and can replace `syscall` as well. A wait that counts such a time never ends,

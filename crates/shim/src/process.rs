@@ -196,33 +196,20 @@ pub fn slice_folder() -> Option<PathBuf> {
 /// The slice in this folder. A logout may take its names, now or later: then the descriptors of the job's supervisor lead
 /// to its files. Not where another user's folder is mounted: a job could name any process as its supervisor.
 pub fn open(folder: &Path) -> Result<Slice, OpenError> {
-    let opened = Slice::open(folder);
     let is_mounted = folder == Path::new(MOUNTED);
-    let is_own = || fs::metadata(folder).is_ok_and(|status| status.uid() == user());
+    let is_own = || fs::metadata(folder).is_ok_and(|status| status.uid() == divvy_ledger::user());
     let Some(supervisor) = supervisor().filter(|_| !is_mounted || is_own()) else {
-        return opened;
+        return Slice::open(folder);
     };
-    match opened {
-        Err(OpenError::Missing { path }) => {
-            let job = std::env::var(JOB).unwrap_or_default();
-            let kept = Slice::open(&kept::folder(supervisor, &job)).ok();
-            // The pid may have become another process's since.
-            let kept = kept.filter(|slice| slice.spec().id == job);
-            kept.ok_or(OpenError::Missing { path })
-        }
-        opened => opened.inspect(|slice| slice.set_supervisor(supervisor)),
-    }
+    let job = std::env::var(JOB).unwrap_or_default();
+    let slice = Slice::open(&kept::find(folder, supervisor, &job))?;
+    slice.set_supervisor(supervisor);
+    Ok(slice)
 }
 
 /// The process that supervises the job, by the job's environment.
 fn supervisor() -> Option<u32> {
     std::env::var(SUPERVISOR).ok()?.parse().ok()
-}
-
-/// The user that this process acts as.
-fn user() -> u32 {
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    unsafe { libc::geteuid() }
 }
 
 /// A fork child starts with nothing: its parent's slot, locks and pointers are not its own.

@@ -1,8 +1,7 @@
-//! The lock of a home: one daemon at a time, of one machine. [`LockFile`] has its text.
+//! The daemon's lock file (flock): one daemon for each home, of one machine. [`LockFile`] has its text.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 
 use divvy_api::home::{Home, LockFile, machine};
@@ -10,6 +9,7 @@ use divvy_api::v1::{Error, ErrorCode};
 use rustix::io::Errno;
 
 use crate::host::error::internal;
+use crate::host::lock_file;
 
 /// How long a child of a dead daemon may still hold its lock.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -35,14 +35,7 @@ pub fn take(home: &Home, standby: bool) -> Result<File, Error> {
             _ => internal(&what, &error),
         }
     };
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path);
-    let file = file.map_err(cannot)?;
+    let file = lock_file::open(&path).map_err(cannot)?;
     let deadline = Instant::now() + PATIENCE;
     loop {
         match file.try_lock() {
@@ -65,7 +58,7 @@ pub fn take(home: &Home, standby: bool) -> Result<File, Error> {
         }
         let lock = home.lock_file().ok().flatten();
         // Its process cannot be looked for from here, so there is nothing to wait for.
-        let is_elsewhere = |lock: &LockFile| !lock.is_of_this_machine() || is_other_host(lock);
+        let is_elsewhere = |lock: &LockFile| !lock.is_of_this_machine() || lock.is_of_other_host();
         // A daemon that was killed between fork and the child's first instruction leaves its lock to the child for a
         // moment.
         let is_in_use = lock
@@ -79,7 +72,7 @@ pub fn take(home: &Home, standby: bool) -> Result<File, Error> {
     // A network file system may lock on each machine alone (nolock, local_lock of nfs(5)).
     if is_on_network(&file)
         && let Some(lock) = home.lock_file().ok().flatten()
-        && is_other_host(&lock)
+        && lock.is_of_other_host()
     {
         return Err(in_use(home, Some(&lock)));
     }
@@ -87,23 +80,22 @@ pub fn take(home: &Home, standby: bool) -> Result<File, Error> {
     Ok(file)
 }
 
-/// Whether the lock names another host than this one.
-fn is_other_host(lock: &LockFile) -> bool {
-    !lock.host.is_empty() && lock.host != machine::host()
+/// The process that holds a lock, as a message names it.
+pub fn describe(lock: Option<&LockFile>) -> String {
+    lock.map_or_else(|| "pid unknown".to_owned(), LockFile::describe)
 }
 
 /// Why this daemon cannot have the home, and what to do: another daemon serves it, here or on another host.
-pub fn in_use(home: &Home, lock: Option<&LockFile>) -> Error {
-    let who = lock.map_or_else(|| "pid unknown".to_owned(), LockFile::describe);
+fn in_use(home: &Home, lock: Option<&LockFile>) -> Error {
+    let who = describe(lock);
     let state = home.state().display();
     let why = format!("a divvy daemon ({who}) already serves {state}");
-    let me = machine::host();
-    let Some(lock) = lock.filter(|lock| is_other_host(lock)) else {
+    let Some(lock) = lock.filter(|lock| lock.is_of_other_host()) else {
         return Error::new(ErrorCode::Conflict, why).hint(
             "use it, stop it with `divvy daemon --stop`, or set DIVVY_HOME to another folder",
         );
     };
-    let other = &lock.host;
+    let (other, me) = (&lock.host, machine::host());
     let hint = match home.machines() {
         Some(_) => format!(
             "{other} and this host, {me}, have one /etc/machine-id: give each its own (systemd-machine-id-setup), or set \

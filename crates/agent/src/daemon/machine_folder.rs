@@ -1,4 +1,4 @@
-//! Moves a user's state into the folder of this machine, once.
+//! The migration of a user's state folder into the folder of this machine, once.
 //!
 //! Earlier versions kept it where the folders of a shared home's machines now are. Supervisors of running jobs know the
 //! old paths, so the folder of jobs is exchanged for a link to it in one step:
@@ -20,6 +20,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use crate::host::error::internal;
+use crate::host::lock_file;
 use crate::job_dir::JobDir;
 
 const JOBS: &str = "jobs";
@@ -110,14 +111,8 @@ fn exchange(one: &Path, other: &Path) -> rustix::io::Result<()> {
 /// The lock of the earlier version's state, which its daemon holds and its runs share.
 fn lock(machines: &Path) -> Result<File, Error> {
     let path = machines.join(LOCK);
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path);
-    let file =
-        file.map_err(|error| internal(&format!("cannot open {}", path.display()), &error))?;
+    let file = lock_file::open(&path)
+        .map_err(|error| internal(&format!("cannot open {}", path.display()), &error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {

@@ -31,6 +31,5 @@ pub fn boot() -> String {
     {
         return boot;
     }
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    id.unwrap_or_default().trim().to_owned()
+    divvy_api::home::machine::boot()
 }

@@ -173,11 +173,9 @@ impl HeldSlice {
         supervisor: Option<Process>,
     ) -> Result<Box<Self>, SliceError> {
         let mut spec = cut.spec();
-        let kept = supervisor
-            .filter(|process| process.is_alive() && !Self::exists(folder))
-            .map(|process| kept::folder(process.pid, &spec.id))
-            .filter(|kept| Slice::open(kept).is_ok_and(|slice| slice.spec().id == spec.id));
-        let folder = kept.as_deref().unwrap_or(folder);
+        let supervisor = supervisor.filter(|process| process.is_alive());
+        let found = supervisor.map(|process| kept::find(folder, process.pid, &spec.id));
+        let folder = found.as_deref().unwrap_or(folder);
         let found = Slice::open(folder).map(|slice| slice.spec().clone());
         if let Ok(found) = &found {
             spec.numbering = found.numbering;

@@ -13,6 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
+use divvy_api::home::machine;
 use divvy_core::{Bytes, GpuUuid};
 
 use crate::registry::Held;
@@ -378,8 +379,10 @@ impl Hasher for Fnv {
 
 /// The kernel's number of this boot; zeros if the kernel has none.
 fn boot() -> [u8; 16] {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let digits: String = machine::boot()
+        .chars()
+        .filter(char::is_ascii_hexdigit)
+        .collect();
     u128::from_str_radix(&digits, 16).unwrap_or(0).to_be_bytes()
 }
 

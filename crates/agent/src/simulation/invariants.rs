@@ -441,7 +441,7 @@ impl Run {
     }
 }
 
-/// How a job is said to have ended is how the program of its last run did, with the peaks and refusals of its slice.
+/// The journal records the end of a job as the program of its last run ended, with the peaks and refusals of its slice.
 fn said_as_it_was(folder: &Path, job: &Job) -> Result<(), String> {
     let key = (job.id, u64::from(job.attempt));
     let used = with(|world| world.usage.get(&key).cloned()).flatten();
@@ -456,7 +456,7 @@ fn said_as_it_was(folder: &Path, job: &Job) -> Result<(), String> {
             .any(|(used, kept)| *used != kept)
     {
         return Err(format!(
-            "job {} is said to have had {:?}, and its slice had {used:?} (peak, refusals)",
+            "the journal records {1:?} of job {0}, and its slice had {used:?} (peak, refusals)",
             job.id,
             kept.collect::<Vec<_>>()
         ));

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use divvy_api::home::machine;
 use divvy_api::v1::{Error, Output, Runner, Submit};
 use divvy_core::{FileFacts, FilePattern, FilePatternError};
 use rustix::fs::{Mode, OFlags};
@@ -51,10 +52,7 @@ pub fn check(submit: &Submit, contained: bool) -> Result<(), Error> {
 /// The files of a job's output; `None` where that goes to its log.
 pub fn output_of(job: &Job) -> Option<Output> {
     let output = job.spec.policy.output.as_ref()?;
-    let node = rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned();
+    let node = machine::host();
     let task = job.spec.policy.array;
     let index = task.map(|task| format!("[{}]", task.index));
     let name = index.and_then(|index| job.spec.name.strip_suffix(&index));

@@ -91,6 +91,11 @@ impl LockFile {
         self.boot.is_empty() || self.boot == machine::boot()
     }
 
+    /// Whether it names another host than this one.
+    pub fn is_of_other_host(&self) -> bool {
+        !self.host.is_empty() && self.host != machine::host()
+    }
+
     /// Whether the daemon runs, on this machine.
     pub fn is_alive(&self) -> bool {
         self.is_of_this_machine() && self.holder.is_alive()
@@ -99,9 +104,9 @@ impl LockFile {
     /// `pid 4711`, or `pid 4711 on lab1` where that is another host.
     pub fn describe(&self) -> String {
         let pid = self.holder.pid;
-        match self.host.is_empty() || self.host == machine::host() {
-            true => format!("pid {pid}"),
-            false => format!("pid {pid} on {}", self.host),
+        match self.is_of_other_host() {
+            true => format!("pid {pid} on {}", self.host),
+            false => format!("pid {pid}"),
         }
     }
 

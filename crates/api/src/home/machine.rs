@@ -1,4 +1,4 @@
-//! This machine, as a shared home folder tells it from others.
+//! The identity of this machine: machine-id, host name, boot id.
 
 use std::fs;
 use std::path::Path;
@@ -36,7 +36,7 @@ pub fn host() -> String {
 }
 
 /// The id of this start of the kernel, which its containers share; empty where the kernel does not say it.
-pub(super) fn boot() -> String {
+pub fn boot() -> String {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     text.trim().to_owned()
 }

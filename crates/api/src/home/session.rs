@@ -1,10 +1,10 @@
-//! The user's login sessions, as systemd-logind has them: what it ends at the last logout.
+//! Login sessions and lingering, by systemd-logind: whether it ends a user's processes at the last logout.
 
 use std::fs;
 use std::path::Path;
 
-/// Whether logind ends services of this user at the last logout, and with `KillUserProcesses=yes` all processes. Not where
-/// the user lingers, has no session, or is root, whom logind.conf(5) excludes.
+/// Whether logind ends services of this user at the last logout, and with `KillUserProcesses=yes` all processes. It spares
+/// a lingering user and root (logind.conf(5)), and knows nothing of a user without a session.
 pub fn ends_at_logout(uid: u32) -> bool {
     uid != 0 && does_not_linger(Path::new("/"), uid)
 }

@@ -137,8 +137,11 @@ impl Home {
             return own;
         }
         let own = own.and_then(|own| own.belongs_to(me()).map(|()| own));
-        let own = own.map(Self::found);
-        if own.as_ref().is_ok_and(Self::answers) {
+        let (own, answers) = match own.map(Self::find) {
+            Ok((own, answers)) => (Ok(own), answers),
+            Err(error) => (Err(error), false),
+        };
+        if answers {
             return own;
         }
         let system = Self::of_machine();
@@ -151,14 +154,23 @@ impl Home {
     /// The same, with the socket that the daemon of this home has now: its own environment may have been another, and a
     /// logout may have taken the folder that it had first.
     #[must_use]
-    pub fn found(mut self) -> Self {
-        if self.machines.is_some() && !self.answers() {
-            let lock = self.lock_file().ok().flatten();
-            if let Some(lock) = lock.filter(LockFile::is_alive) {
-                self.socket = lock.socket;
-            }
+    pub fn found(self) -> Self {
+        self.find().0
+    }
+
+    /// The same, and whether a process listens there. Each look is a connection.
+    fn find(mut self) -> (Self, bool) {
+        if self.answers() {
+            return (self, true);
         }
-        self
+        let lock = self.lock_file().ok().flatten();
+        let is_moved = |lock: &LockFile| self.machines.is_some() && lock.is_alive();
+        let Some(lock) = lock.filter(is_moved) else {
+            return (self, false);
+        };
+        self.socket = lock.socket;
+        let answers = self.answers();
+        (self, answers)
     }
 
     /// Whether the runtime folder and the socket, as far as they are there, are this user's or root's.

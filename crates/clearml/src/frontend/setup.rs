@@ -1,6 +1,7 @@
 //! Start-up of the front end: login, queues and names, before the first task.
 
 use divvy_api::client::Client;
+use divvy_api::home::machine;
 
 use super::context::{Context, Parts};
 use super::pull_schedule::Gate;
@@ -34,10 +35,7 @@ pub struct Queue {
 /// [`Error`], before anything is changed on the server but for queues that are made.
 pub async fn set_up(options: &Options) -> Result<(Context, Vec<Queue>, Gate), Error> {
     let settings = options.settings.clone();
-    let host = rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned();
+    let host = machine::host();
     let runner = Runner::read(&settings, &options.run)?;
     let or = |asked: &[String], set: &[String]| {
         if asked.is_empty() {

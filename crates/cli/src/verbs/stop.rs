@@ -7,7 +7,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use divvy_api::home::{Holder, Home, machine};
+use divvy_api::home::{Holder, Home, LockFile};
 use divvy_api::v1::{Error, ErrorCode, FrontEnd, Job, JobState, Node};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -68,7 +68,7 @@ fn is_unresponsive(error: &Error) -> bool {
 /// The same error, with the host that the lock of this home names, where that is another.
 fn elsewhere(home: &Home, error: Error) -> Error {
     let lock = home.lock_file().ok().flatten();
-    match lock.filter(|lock| !lock.host.is_empty() && lock.host != machine::host()) {
+    match lock.filter(LockFile::is_of_other_host) {
         Some(lock) => {
             let state = home.state().display();
             error.hint(format!(

@@ -12,9 +12,8 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -30,6 +29,7 @@ use super::operations::{self, MigOpError};
 use crate::gpu::Source;
 use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
+use crate::host::lock_file;
 use crate::model::mig_instance::{InstanceInfo, MigSlot};
 
 /// What is to be done to a slot, or to a whole GPU.
@@ -343,13 +343,7 @@ fn lock(path: &Path) -> io::Result<File> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)?;
+    let file = lock_file::open(path)?;
     file.lock()?;
     Ok(file)
 }
