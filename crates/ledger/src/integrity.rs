@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::kept;
 use crate::layout::{CONTROL_SIZE, SLOTS_SIZE};
 use crate::slot::ProcessSlot;
 
@@ -102,9 +103,10 @@ impl ProcessSlot {
             // SAFETY: an open descriptor of our own, which is neither closed nor kept by this.
             let file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
             let status = file.metadata().ok()?;
-            // A logout takes the names of a user's slices, and their jobs run on.
+            // A logout takes the names of a user's slices, and their jobs run on. The path of a descriptor is no name:
+            // it exists for as long as the supervisor keeps the file open.
             let is_released = || self.control.ended.load(Relaxed) != 0;
-            let is_replaced = || fs::symlink_metadata(slots).is_ok();
+            let is_replaced = || !kept::is_descriptor(slots) && fs::symlink_metadata(slots).is_ok();
             if status.nlink() == 0 && (is_released() || is_replaced()) {
                 return Some(Damage::Removed {
                     path: slots.clone(),

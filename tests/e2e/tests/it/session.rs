@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use divvy_e2e::{CommandOutput, GIB, Home, python, until};
 use divvy_testkit::Bounded as _;
 
-/// Waits for `go.N` in the folder it is given, then takes 1 GiB itself, and 1 GiB in a process that it starts. Prints the
-/// driver's answers.
+/// Waits for `go.N` in the folder it is given, then takes 1 GiB itself, and 1 GiB in a process that it starts: in parts, over
+/// several of the limiter's looks at its files (4 ms). Prints the driver's answers.
 const PROGRAM: &str = r#"
 import ctypes, os, subprocess, sys, time
 
@@ -20,7 +20,11 @@ def take(cu=None):
         cu = ctypes.CDLL("libcuda.so.1")
         cu.cuInit(0)
         cu.cuCtxCreate_v2(ctypes.byref(ctypes.c_void_p()), 0, 0)
-    return cu, cu.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(1 << 30))
+    answer = 0
+    for part in range(16):
+        time.sleep(0.002)
+        answer |= cu.cuMemAlloc_v2(ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(1 << 26))
+    return cu, answer
 
 if len(sys.argv) == 1:
     sys.exit(take()[1])
