@@ -188,14 +188,13 @@ fn bound<F>(
     if result == CUresult::SUCCESS
         && let Some(account) = process::account()
         && let Some(handle) = handle(account)
-        && let Some(backing) = account.mappings().backing(handle)
     {
-        bind(
-            account,
-            key::multicast(to),
-            on(backing.place().gpu, at),
-            handle,
-        );
+        // A guard in the condition would live through the body, and `bind` takes the same lock.
+        let backing = account.mappings().backing(handle);
+        if let Some(backing) = backing {
+            let part = on(backing.place().gpu, at);
+            bind(account, key::multicast(to), part, handle);
+        }
     }
     result
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use divvy_ledger::Grant;
 
-use crate::support::{Probe, ROOM, Rig, compiled, documented_as, documented_hooks};
+use crate::support::{Form, Probe, ROOM, Rig, compiled, documented_as, documented_hooks};
 use crate::turns::Gate;
 
 /// Functions that give the GPU something to do, with arguments that the driver takes; those that have a per-thread form are called by
@@ -103,33 +103,30 @@ const NO_WORK: &[(&str, &str, &str)] = &[
 ];
 
 /// What the simulated driver does not do. It is asked all the same, and says so.
-const NOT_SIMULATED: [&str; 4] = [
-    "cuMemPrefetchBatchAsync",
-    "cuMemDiscardAndPrefetchBatchAsync",
-    "cuMemBatchDecompressAsync",
-    "cuFabricCpyBatchAsync",
-];
+const NOT_SIMULATED: [&str; 2] = ["cuMemBatchDecompressAsync", "cuFabricCpyBatchAsync"];
 const NOT_SUPPORTED: u64 = 801;
 
 /// Those of [`WORK`] that name no stream, and those that the simulated driver does not have in a capture.
 const NEVER_CAPTURED: [&str; 2] = ["cuLaunch", "cuLaunchGrid"];
-const REFUSED_IN_CAPTURES: [&str; 3] = [
+const REFUSED_IN_CAPTURES: [&str; 5] = [
     "cuLaunchCooperativeKernelMultiDevice",
     "cuMemPrefetchAsync",
     "cuMemPrefetchAsync_v2",
+    "cuMemPrefetchBatchAsync",
+    "cuMemDiscardAndPrefetchBatchAsync",
 ];
 
 /// A function under one of its names.
-struct Call {
+pub struct Call {
     /// The name without the form.
     base: &'static str,
-    name: String,
+    pub name: String,
     arguments: &'static str,
 }
 
 impl Call {
     /// What it answers where nothing is wrong.
-    fn answer(&self) -> u64 {
+    pub fn answer(&self) -> u64 {
         match NOT_SIMULATED.contains(&self.base) {
             true => NOT_SUPPORTED,
             false => 0,
@@ -137,7 +134,7 @@ impl Call {
     }
 
     /// Into a stream of the program's, or by a per-thread form into the thread's own null stream.
-    fn line(&self) -> String {
+    pub fn line(&self) -> String {
         let stream = if self.name == self.base {
             "own"
         } else {
@@ -148,7 +145,7 @@ impl Call {
 }
 
 /// All of [`WORK`], under all names that are hooked.
-fn work() -> Vec<Call> {
+pub fn work() -> Vec<Call> {
     let hooks = documented_hooks();
     let names = |&(base, arguments): &(&'static str, &'static str)| {
         [base.to_owned(), format!("{base}_ptsz")].map(|name| Call {
@@ -165,8 +162,8 @@ fn caller() -> PathBuf {
     compiled("calls.c", "calls", &[])
 }
 
-fn ready(rig: &Rig) -> Probe {
-    let mut command = rig.limited(&caller());
+pub fn ready(rig: &Rig, form: Form) -> Probe {
+    let mut command = rig.held(&caller(), form);
     let mut calls = Probe::start(command.env("DIVVY_SIM_LOG", rig.path("log")));
     assert_eq!(calls.hear(), [0]);
     calls
@@ -175,7 +172,7 @@ fn ready(rig: &Rig) -> Probe {
 #[test]
 fn whatever_gives_the_gpu_something_to_do_waits_at_the_gate() {
     let rig = Rig::new(1, ROOM);
-    let mut program = ready(&rig);
+    let mut program = ready(&rig, Form::of_this_run());
     let mut gate = Gate::of(&rig);
     for call in work() {
         let name = &call.name;
@@ -205,7 +202,7 @@ fn everything_that_is_said_to_wait_for_its_turn_is_called_in_these_tests() {
 #[test]
 fn nothing_else_that_has_to_do_with_streams_waits_at_the_gate() {
     let rig = Rig::new(1, ROOM);
-    let mut program = ready(&rig);
+    let mut program = ready(&rig, Form::of_this_run());
     let mut gate = Gate::of(&rig);
     gate.set(Grant::Closed);
     for &(base, form, arguments) in NO_WORK {
@@ -227,7 +224,7 @@ fn nothing_else_that_has_to_do_with_streams_waits_at_the_gate() {
 #[test]
 fn nothing_that_is_captured_waits_at_the_gate() {
     let rig = Rig::new(1, ROOM);
-    let mut program = ready(&rig);
+    let mut program = ready(&rig, Form::of_this_run());
     let mut gate = Gate::of(&rig);
     gate.set(Grant::Closed);
     for call in work() {

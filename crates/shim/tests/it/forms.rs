@@ -14,6 +14,7 @@ const OF_FORMS: &[&str] = &[
     "exports::",
     "forms::",
     "fuzz::",
+    "hooks::",
     "matrix::",
     "model::",
     "monitor::",

@@ -13,6 +13,7 @@ mod exports;
 mod forms;
 mod fuzz;
 mod graphs;
+mod hooks;
 mod life;
 mod limits;
 mod matrix;

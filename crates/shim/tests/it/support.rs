@@ -37,7 +37,7 @@ impl Form {
     pub const VARIABLE: &str = "PROBE_FORM";
 
     /// The form that most tests are about.
-    fn of_this_run() -> Self {
+    pub fn of_this_run() -> Self {
         match std::env::var_os(Self::VARIABLE) {
             Some(_) => Form::Wrapper,
             None => Form::Preload,
@@ -171,6 +171,8 @@ pub struct Rig {
     folder: TempDir,
     pub uuids: Vec<[u8; 16]>,
     pub limit: u64,
+    /// The simulated GPUs.
+    gpus: &'static str,
     /// Bytes in use on the first GPU while nobody is there.
     idle: u64,
 }
@@ -183,11 +185,21 @@ impl Rig {
 
     /// The same, with more of the simulator's configuration; by its first GPUs CUDA's first two devices are meant.
     pub fn on(more: &str, contexts: u64, room: u64) -> Self {
+        Rig::with("a100-80gb:2", more, contexts, room)
+    }
+
+    /// The same on other GPUs.
+    pub fn of(gpus: &'static str, contexts: u64, room: u64) -> Self {
+        Rig::with(gpus, "", contexts, room)
+    }
+
+    fn with(gpus: &'static str, more: &str, contexts: u64, room: u64) -> Self {
         let limit = contexts * CONTEXT + room;
         let mut rig = Rig {
             folder: TempDir::new().expect("a folder"),
             uuids: Vec::new(),
             limit,
+            gpus,
             idle: 0,
         };
         let config = format!("context_mib = {}\n{more}", CONTEXT / MIB);
@@ -273,7 +285,7 @@ impl Rig {
         let mut command = Command::new(program);
         command
             .env("LD_LIBRARY_PATH", driver_folder())
-            .env("DIVVY_SIM", "a100-80gb:2")
+            .env("DIVVY_SIM", self.gpus)
             .env("DIVVY_SIM_STATE", self.path("state"))
             .env("DIVVY_SIM_CONFIG", self.path("sim.toml"));
         for name in [

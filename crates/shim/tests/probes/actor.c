@@ -3,7 +3,8 @@
  *   NAME ARGUMENT…   a number · "&" the address of a 64-bit place · "+HEX" the address of a buffer with these bytes
  *
  * Answers the result, then what is in each place and each buffer afterwards, as 64-bit numbers. "PID" answers the process's own,
- * "TAKE PID DESCRIPTOR" a descriptor of what another process has open, and "CLOSE DESCRIPTOR" closes one.
+ * "TAKE PID DESCRIPTOR" a descriptor of what another process has open, "CLOSE DESCRIPTOR" closes one, and "ROOM BYTES" the
+ * address of pages that stay.
  * Integers and addresses are passed alike on this machine, so one signature does for all functions without floats.
  */
 #define _GNU_SOURCE
@@ -39,8 +40,8 @@ static void call(void *cuda, void *nvml, char *line) {
         printf("%d\n", getpid());
         return;
     }
-    void *found = dlsym(cuda, name);
-    if (!found) found = dlsym(nvml, name);
+    /* The simulated driver is both libraries. */
+    void *found = dlsym(*name == 'n' ? nvml : cuda, name);
     while (count < ARGUMENTS && (text = strtok_r(NULL, " \n", &rest))) {
         if (*text == '&') {
             buffers[count][0] = UNTOUCHED;
@@ -58,6 +59,10 @@ static void call(void *cuda, void *nvml, char *line) {
         int process = (int)syscall(SYS_pidfd_open, (pid_t)arguments[0], 0);
         printf("%d\n", (int)syscall(SYS_pidfd_getfd, process, (int)arguments[1], 0));
         close(process);
+        return;
+    }
+    if (!strcmp(name, "ROOM")) {
+        printf("%lld\n", (long long)(word)aligned_alloc(4096, arguments[0]));
         return;
     }
     if (!strcmp(name, "CLOSE")) {

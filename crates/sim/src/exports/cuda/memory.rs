@@ -11,6 +11,7 @@ use divvy_driver::sys::cuda::{
 };
 use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::slice;
 
 exports! { cuda {
     cuMemGetInfo_v2: (free, total) => info;
@@ -22,6 +23,8 @@ exports! { cuda {
     cuMemAdvise_v2: (address, size, advice, location) => advise;
     cuMemPrefetchAsync_v2, cuMemPrefetchAsync_v2_ptsz: (address, size, location, flags, stream) => prefetch;
     cuMemPrefetchAsync, cuMemPrefetchAsync_ptsz: (address, size, device, stream) => prefetch_to_device;
+    cuMemPrefetchBatchAsync, cuMemPrefetchBatchAsync_ptsz: (addresses, sizes, count, locations, firsts, groups, flags, stream) => prefetch_batch;
+    cuMemDiscardAndPrefetchBatchAsync, cuMemDiscardAndPrefetchBatchAsync_ptsz: (addresses, sizes, count, locations, firsts, groups, flags, stream) => prefetch_batch;
     cuPointerGetAttribute: (data, attribute, address) => pointer_attribute;
     cuPointerGetAttributes: (count, attributes, data, address) => pointer_attributes;
     cuPointerSetAttribute: (value, attribute, address) => set_pointer_attribute;
@@ -146,6 +149,38 @@ fn prefetch_to_device(
         process.gpu(device)?;
     }
     check_managed(address, size)
+}
+
+/// Ranges in groups: each group has a location, and begins at a range (cuda.h). What is discarded may keep its contents.
+#[expect(clippy::too_many_arguments, reason = "the C signature")]
+unsafe fn prefetch_batch(
+    addresses: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    locations: *mut CUmemLocation,
+    firsts: *mut usize,
+    groups: usize,
+    flags: u64,
+    stream: CUstream,
+) -> Done {
+    let process = process()?;
+    process.uncaptured(stream.addr())?;
+    let is_legacy = process.is_legacy(stream.addr());
+    if is_legacy || flags != 0 || count == 0 || groups == 0 || groups > count {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    let _ = (out(locations)?, out(addresses)?, out(sizes)?, out(firsts)?);
+    // SAFETY: `groups` entries.
+    let firsts = unsafe { slice::from_raw_parts(firsts, groups) };
+    let is_in_order = firsts[0] == 0 && firsts.is_sorted_by(|one, next| one < next);
+    if !is_in_order || firsts.iter().any(|first| *first >= count) {
+        return Err(CUresult::INVALID_VALUE);
+    }
+    (0..count).try_for_each(|at| {
+        // SAFETY: `count` entries in each list.
+        let (address, size) = unsafe { (*addresses.add(at), *sizes.add(at)) };
+        check_managed(address, size)
+    })
 }
 
 fn check_managed(address: CUdeviceptr, size: usize) -> Done {
