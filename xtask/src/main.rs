@@ -14,6 +14,7 @@ mod demo;
 mod deny;
 mod dist;
 mod gpu;
+mod guards;
 mod helm;
 mod kinds;
 mod kube;

@@ -146,10 +146,13 @@ fn retain<F>(real: &Real<'_, F>, place: &GpuAccount, dev: CUdevice) -> CUresult 
     if primary_is_active(dev) || known().primary.contains_key(&dev) {
         return real.call();
     }
-    make(real, place, |charge| match known().primary.entry(dev) {
-        // Another thread's call made it.
-        Entry::Occupied(_) => place.give_back_context(charge),
-        Entry::Vacant(place) => drop(place.insert(charge)),
+    make(real, place, |charge| {
+        let mut known = known();
+        match known.primary.entry(dev) {
+            // Another thread's call made it.
+            Entry::Occupied(_) => place.give_back_context(charge),
+            Entry::Vacant(place) => drop(place.insert(charge)),
+        }
     })
 }
 

@@ -212,7 +212,8 @@ impl Engine {
 
     /// Asks it to end, and waits until it has. Containers outlive Podman's service, and not Docker's.
     pub fn stop(&self) {
-        if let Some(mut daemon) = self.daemon().take() {
+        let daemon = self.daemon().take();
+        if let Some(mut daemon) = daemon {
             let _ = kill_process(Pid::from_child(&daemon), Signal::TERM);
             let _ = daemon.wait_bounded();
         }

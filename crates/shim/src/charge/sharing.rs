@@ -333,10 +333,13 @@ pub fn export_handle<F>(
     _flags: c_ulonglong,
 ) -> CUresult {
     let result = real.call();
-    if result == CUresult::SUCCESS
-        && let Some(account) = process::account()
-        && let Some(backing) = account.mappings().backing(handle)
-    {
+    let backing = match result {
+        CUresult::SUCCESS => {
+            process::account().and_then(|account| account.mappings().backing(handle))
+        }
+        _ => None,
+    };
+    if let Some(backing) = backing {
         match kind {
             CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR => {
                 // SAFETY: the driver has just written a descriptor there.

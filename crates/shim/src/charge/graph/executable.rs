@@ -218,7 +218,8 @@ impl Graphs {
     pub fn launched(&self, executable: &Executable) {
         if executable.leaves_allocations {
             self.leavings.fetch_add(1, SeqCst);
-            if let Some(mapped) = &mut *executable.mapped() {
+            let mut mapped = executable.mapped();
+            if let Some(mapped) = &mut *mapped {
                 mapped.era += 1;
             }
         }
@@ -230,7 +231,7 @@ impl Graphs {
 
     /// Says what graphs are charged on a GPU.
     pub fn add_to_breakdown(&self, gpu: usize, tally: &mut Breakdown) {
-        if let Some(cache) = self.caches().get(&gpu) {
+        if let Some(cache) = self.on(gpu) {
             tally.add(AllocationKind::Graph, cache.charged());
         }
     }

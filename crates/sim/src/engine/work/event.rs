@@ -27,7 +27,8 @@ impl Process {
             .get(event)
             .ok_or(CUresult::INVALID_HANDLE)?;
         let (_, mark) = self.issue_marked(gpu, target, Work::Delay(0), true);
-        if let (Some(event), Some(mark)) = (self.objects().events.get_mut(event), mark) {
+        let mut objects = self.objects();
+        if let (Some(event), Some(mark)) = (objects.events.get_mut(event), mark) {
             let record = EventRecord { gpu, mark };
             if let Some(mark) = event.mark {
                 let at = record.awaited(self.slot);
