@@ -11,7 +11,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
 use common::{Arena, Child, Place};
-use divvy_ledger::{Listed, ProcessIdentity, ProcessSlot, SHARED, Slice, boot_time_ns};
+use divvy_ledger::{
+    Listed, ProcessIdentity, ProcessSlot, ProcessState, SHARED, Slice, boot_time_ns,
+};
 use divvy_testkit::Rng;
 
 const MIB: u64 = 1 << 20;
@@ -41,6 +43,23 @@ fn reap(slice: &Slice) {
 
 fn charged(slice: &Slice) -> u64 {
     slice.usage(0).unwrap().charged
+}
+
+/// In any state of a slice, views show no more with its living processes than they show as used, and that is no more
+/// than reservations count.
+fn views_agree(slice: &Slice) {
+    let read = slice.read().unwrap();
+    let usage = read.usage(0);
+    let processes = read.processes().into_iter();
+    let living = processes.filter(|process| process.state == ProcessState::Live);
+    let shown = living.map(|process| process.gpus[0].charged + process.gpus[0].overhead);
+    let shown = shown.fold(0, u64::saturating_add);
+    let living = usage.used_by_living();
+    assert!(
+        shown <= living && living <= usage.used(),
+        "{shown}: {usage:?}"
+    );
+    assert!(usage.free <= usage.limit, "{usage:?}");
 }
 
 /// What is shown with the process of that pid.
@@ -420,7 +439,9 @@ fn whoever_is_killed_while_sharing_leaves_exactly_what_the_others_hold() {
                 true => Listed::No,
                 false => Listed::Unknown,
             };
+            views_agree(&slice);
             slice.reap(boot_time_ns(), &listed).unwrap();
+            views_agree(&slice);
             workers[victim] = start(victim, round << 8 | dice.below(256));
             workers[victim].go.write_all(&[1]).unwrap();
         }
@@ -466,9 +487,7 @@ fn a_table_of_any_bytes_is_read_and_swept() {
         // Where version 2 keeps the table, and the bits that say what of it counts.
         file.write_all_at(&bytes, 1_388_608).unwrap();
         file.write_all_at(&bytes[..512], 2048).unwrap();
-        let read = slice.read().unwrap();
-        assert!(read.usage(0).free <= 100);
-        read.processes();
+        views_agree(&slice);
         let _ = (slot.usage(0), slot.import(0, 7), slot.process(me()));
         assert!(slot.reserve(0, 101).is_err());
         reap(&slice);
