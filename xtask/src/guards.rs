@@ -307,8 +307,19 @@ fn of_text(text: &str) -> Vec<String> {
 #[test]
 fn no_body_takes_a_lock_that_its_condition_holds() {
     let files = sources(&["crates"]);
-    let files = files.into_iter().filter(|(path, _)| path.contains("/src/"));
-    assert_eq!(held_over_bodies(files.collect()), Vec::<String>::new());
+    let crate_of = |path: &str| path.split('/').nth(1).map(str::to_owned);
+    let locking: BTreeSet<_> = files
+        .iter()
+        .filter(|(_, text)| text.contains("MutexGuard") || text.contains(".lock()"))
+        .map(|(path, _)| crate_of(path))
+        .collect();
+    // To read all files would take twice as long.
+    let is_meant = |(path, _): &(String, String)| {
+        path.contains("/src/") && !path.contains("/tests") && locking.contains(&crate_of(path))
+    };
+    let files: Vec<_> = files.into_iter().filter(is_meant).collect();
+    assert!(files.len() > 200, "only {} files", files.len());
+    assert_eq!(held_over_bodies(files), Vec::<String>::new());
 }
 
 #[test]

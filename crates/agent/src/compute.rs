@@ -24,7 +24,8 @@ use divvy_api::v1::ComputeTime;
 use divvy_core::lease::{self, Activity, Decision, TenantConfig, TenantEvent};
 use divvy_core::{self as core, Compute, JobId, Share};
 use divvy_ledger::{
-    Control, Demand, DemandReader, Grant, OpenError, Slice, Waker, boot_time_ns, wait_for_demand,
+    Control, Demand, DemandReader, Forgery, Grant, OpenError, Slice, Waker, boot_time_ns,
+    wait_for_demand,
 };
 
 use crate::host::clock::Instant;
@@ -54,6 +55,8 @@ pub struct ComputeUsage {
     pub used: Option<u16>,
     /// Time that its threads stood at the gate, all together, ever.
     pub throttled: Duration,
+    /// What a process other than the daemon wrote over its grants.
+    pub forged: Option<Forgery>,
 }
 
 impl ComputeUsage {
@@ -511,6 +514,7 @@ impl ScheduledSlice {
             share: self.config.share.thousandths(),
             used: used.filter(|_| self.lease != lease::Lease::Open),
             throttled: self.throttled,
+            forged: self.control.forged_gate(),
         }
     }
 }

@@ -25,7 +25,7 @@ use divvy_core::{
     AllocatedJob, Amount, Bytes, ComputeMode, Gpu, GpuUuid, Grant, JobId, Mode, PendingJob, Queue,
     QueueName, QueueSpec, Request, Snapshot,
 };
-use divvy_ledger::{Numbering, kept};
+use divvy_ledger::{Numbering, ProcessState, kept};
 
 use crate::config::simulated_gpus;
 use crate::container;
@@ -36,10 +36,11 @@ use crate::daemon::{from_home, from_store, refuse_if_system_daemon};
 use crate::daemon::{home_lock, machine_folder};
 use crate::gpu::slice::{self, HeldSlice, SliceConfig};
 use crate::gpu::watched_jobs::WatchedJob;
-use crate::gpu::{Device, ObservedGpu};
+use crate::gpu::{Device, ObservedGpu, Observer};
 use crate::host::error::error_chain;
 use crate::host::error::internal;
 use crate::host::lock_file;
+use crate::host::process::Process;
 use crate::job_dir::processes::survivors;
 use crate::job_dir::{JobDir, LaunchSpec};
 use crate::journal::Store;
@@ -79,7 +80,13 @@ pub fn run_standalone(args: StandaloneOptions) -> Result<u8, Error> {
     let run = prepare(args, &home, &node, &runs)?;
     drop(planning);
 
-    let code = supervisor::run_here(&run.dir, container::run::run);
+    let code = {
+        let me = Process::this().map_err(|error| internal("cannot read /proc", &error))?;
+        let observer = node.observer();
+        observer.register(JobId(0), run.slice.to_watched_job(vec![me]));
+        let upkeep = Box::new(|| run.release_dead(&observer));
+        supervisor::run_here(&run.dir, container::run::run, Some(upkeep))
+    };
     if code.as_ref().is_ok_and(|code| *code != 0) {
         run.print_refusal();
     }
@@ -115,6 +122,22 @@ impl PreparedRun {
             .and_then(|(mut denials, _)| denials.pop());
         if let Some(line) = last.as_ref().and_then(oom::describe) {
             supervisor::write_stderr(&line);
+        }
+    }
+
+    /// Releases what dead processes held that no process of the slice can judge: those of other PID namespaces, and
+    /// those that run another program. The driver is only asked where a process of the slice has found one.
+    fn release_dead(&self, observer: &Observer) {
+        let may_be_dead = |snapshot: divvy_ledger::Snapshot| {
+            let processes = snapshot.processes();
+            let mut states = processes.iter().map(|process| process.state);
+            states.any(|state| state != ProcessState::Live)
+        };
+        if self.slice.read().is_ok_and(may_be_dead)
+            && let Ok(sample) = observer.observe()
+        {
+            // Its processes find a damaged slice themselves.
+            let _ = self.slice.reap(&|owner| sample.is_listed(owner));
         }
     }
 

@@ -73,6 +73,9 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// How often a record that the disk did not take is written again.
 const EXIT_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
+/// Between two times of [`Upkeep`]: as often as a daemon looks.
+const UPKEEP_INTERVAL: Duration = Duration::from_millis(250);
+
 /// Why a supervisor gave up: before it wrote `launch`, but where it says otherwise.
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
@@ -97,6 +100,9 @@ pub enum SuperviseError {
 /// Supervises a job in a container, which the caller knows how to do: `container` lies above this room.
 pub type RunContainer =
     fn(&JobDir, &LaunchSpec, &Plan, StdioMode) -> Result<RunOutcome, SuperviseError>;
+
+/// What the supervisor of a run without a daemon does in the daemon's place while its program runs.
+pub type Upkeep<'a> = Box<dyn FnMut() + 'a>;
 
 /// Where the program's terminal and signals come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +171,7 @@ pub fn run_client_job(dir: &JobDir, run_container: RunContainer) -> Result<i32, 
     divvy_fork::survive_file_limit();
     let _lock = take_lock(dir)?;
     let hold = hold_for(dir.path());
-    let code = run_here(dir, run_container);
+    let code = run_here(dir, run_container, None);
     if let Some(hold) = hold {
         hold.release();
     }
@@ -178,13 +184,17 @@ fn hold_for(dir: &Path) -> Option<registry::files::Hold> {
 }
 
 /// The same, for a job with a lock that the caller holds.
-pub fn run_here(dir: &JobDir, run_container: RunContainer) -> Result<i32, SuperviseError> {
+pub fn run_here(
+    dir: &JobDir,
+    run_container: RunContainer,
+    upkeep: Option<Upkeep<'_>>,
+) -> Result<i32, SuperviseError> {
     let place = if in_foreground() {
         StdioMode::Foreground
     } else {
         StdioMode::Attached
     };
-    let outcome = run(dir, place, run_container)?;
+    let outcome = run(dir, place, run_container, upkeep)?;
     Ok(outcome.code().unwrap_or(125))
 }
 
@@ -192,7 +202,7 @@ fn in_background(dir: &JobDir, run_container: RunContainer) -> Result<RunOutcome
     let _lock = inherited_lock(dir)?;
     // Fails only where we lead a group already, and then that group is as good.
     let _ = rustix::process::setsid();
-    run(dir, StdioMode::Background, run_container)
+    run(dir, StdioMode::Background, run_container, None)
 }
 
 /// Takes the lock. The daemon may hold it for a moment, to see whether a supervisor does.
@@ -237,6 +247,7 @@ fn run(
     dir: &JobDir,
     place: StdioMode,
     run_container: RunContainer,
+    upkeep: Option<Upkeep<'_>>,
 ) -> Result<RunOutcome, SuperviseError> {
     let name = || dir.path().display().to_string();
     let (spec, record) = dir.read_all()?;
@@ -286,6 +297,7 @@ fn run(
                 cgroup: group.clone(),
                 launcher: host,
                 exec_server: None,
+                upkeep: upkeep.map(|upkeep| (upkeep, Instant::now() + UPKEEP_INTERVAL)),
                 log_trimmer: spec
                     .log_most
                     .filter(|_| place == StdioMode::Background)
@@ -370,6 +382,8 @@ struct ProcessTree<'a> {
     launcher: Launcher<'a>,
     /// Open once a client has asked for it.
     exec_server: Option<ExecServer>,
+    /// What to do now and then, and when to do it next.
+    upkeep: Option<(Upkeep<'a>, Instant)>,
     /// Of the log, which is standard output.
     log_trimmer: Option<LogTrimmer>,
 }
@@ -404,10 +418,8 @@ impl ProcessTree<'_> {
                 None => left,
             };
             let look = self.log_trimmer.as_ref().map(LogTrimmer::until_next_check);
-            let timeout = match (timeout, look) {
-                (Some(timeout), Some(look)) => Some(timeout.min(look)),
-                (timeout, look) => timeout.or(look),
-            };
+            let upkeep = self.upkeep_if_due();
+            let timeout = [timeout, look, upkeep].into_iter().flatten().min();
             for signal in watch.wait(timeout, self.exec_server.as_ref()) {
                 self.forward_signal(signal);
             }
@@ -416,6 +428,16 @@ impl ProcessTree<'_> {
                 bound.trim_if_due(io::stdout());
             }
         }
+    }
+
+    /// Does the upkeep if its time has come, and says after what time it is due next.
+    fn upkeep_if_due(&mut self) -> Option<Duration> {
+        let (upkeep, next) = self.upkeep.as_mut()?;
+        if Instant::now() >= *next {
+            upkeep();
+            *next = Instant::now() + UPKEEP_INTERVAL;
+        }
+        Some(next.saturating_duration_since(Instant::now()))
     }
 
     /// Collects what has ended; true when no child is left.

@@ -5,12 +5,14 @@
 //!
 //! Reads only, but for [`mig`]. What is on a GPU changes between two calls; nothing here is a consistent picture of two figures.
 
+pub mod entries;
 pub mod mig;
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_uint};
 use std::path::Path;
 
+use self::entries::Entries;
 use crate::load::{Function, Library, Lookup, NVML, library};
 use crate::sys::nvml::*;
 use crate::{CudaVersion, Error};
@@ -475,24 +477,25 @@ impl Device<'_> {
         &self,
         function: &Function<pfn::nvmlDeviceGetComputeRunningProcesses_v3>,
     ) -> Result<Vec<nvmlProcessInfo_t>, Error> {
-        let mut entries = vec![nvmlProcessInfo_t::default(); 64];
+        let mut room = 64;
         loop {
-            let mut count = entries.len() as c_uint;
+            let mut entries = Entries::<nvmlProcessInfo_t>::with_room(room);
+            let mut count = room as c_uint;
             let into = entries.as_mut_ptr();
-            // SAFETY: our own handle, and as many entries as `count` says.
+            // SAFETY: our own handle, and room for as many entries as `count` says, of any layout.
             match self.call(function, |get| unsafe {
                 get(self.handle, &raw mut count, into)
             }) {
                 Ok(()) => {
-                    entries.truncate(count as usize);
-                    return Ok(entries);
+                    let count = count as usize;
+                    // SAFETY: integers only.
+                    let read = unsafe { entries.read(count, entries.stride(count)) };
+                    return Ok(read.into_iter().map(|(entry, _)| entry).collect());
                 }
                 Err(Error::Nvml {
                     code: nvmlReturn_t::INSUFFICIENT_SIZE,
                     ..
-                }) if count as usize > entries.len() => {
-                    entries.resize(count as usize + 16, nvmlProcessInfo_t::default());
-                }
+                }) if count as usize > room => room = count as usize + 16,
                 Err(error) => return Err(error),
             }
         }

@@ -15,5 +15,5 @@ mod demand;
 mod gate;
 
 pub use demand::{Demand, DemandReader, Waker, wait_for_demand};
-pub(crate) use gate::forget;
 pub use gate::{Grant, MAX_GATE_WAIT_NS, SCHEDULER_TIMEOUT_NS, WorkWaitGuard};
+pub(crate) use gate::{WrittenGate, forget};

@@ -8,10 +8,12 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::{fmt, io};
 
+use crate::compute::WrittenGate;
 use crate::kept;
 use crate::layout::{self, ControlFile, ControlGpu, GPUS, ID_BYTES};
 use crate::map::{self, Map, OpenError, word};
@@ -139,6 +141,10 @@ pub enum Field {
     Overhead,
     Weight,
     Unseen,
+    /// The grant of launches.
+    Gate,
+    /// When the agent last said that the grant counts.
+    Keeper,
     Unused,
 }
 
@@ -161,6 +167,8 @@ impl fmt::Display for Field {
             Self::Overhead => "context overhead",
             Self::Weight => "share of compute time",
             Self::Unseen => "unaccounted memory",
+            Self::Gate => "launch gate",
+            Self::Keeper => "time of the launch gate",
             Self::Unused => "unused bytes",
         })
     }
@@ -216,6 +224,7 @@ impl Forgery {
 pub struct Control {
     file: Map<ControlFile>,
     descriptor: File,
+    pub(crate) gate: Mutex<WrittenGate>,
 }
 
 impl Control {
@@ -273,7 +282,11 @@ impl Control {
         if !file.sequence.load(SeqCst).is_multiple_of(2) {
             file.sequence.fetch_add(1, SeqCst);
         }
-        Ok(Self { file, descriptor })
+        Ok(Self {
+            file,
+            descriptor,
+            gate: Mutex::default(),
+        })
     }
 
     /// Changes a limit while jobs run. Below what is in use, nothing breaks: new reservations are refused until enough
@@ -309,8 +322,8 @@ impl Control {
     }
 
     /// Compares the file with what the agent has decided, and writes back every word that a job has written over. Answers with the
-    /// first of them. The heartbeat and the words of compute time are not looked at: they are written anew all the time. A file that
-    /// was cut short stays so, for readers refuse it.
+    /// first of them. The heartbeat is not looked at, which is written anew all the time, nor are the words of the gate, which
+    /// [`Control::grant`] looks at. A file that was cut short stays so, for readers refuse it.
     pub fn mend(&self, spec: &SliceSpec) -> Option<Forgery> {
         use std::mem::offset_of;
         let file = self.whole()?;

@@ -52,7 +52,7 @@ pub use hold::{Denied, Hold};
 pub use integrity::Damage;
 pub use join::JoinError;
 pub use layout::{DENIALS, GPUS, ID_BYTES, SHARED, SLOTS, VERSION};
-pub use map::{OpenError, user};
+pub use map::{OpenError, is_read_only, user};
 pub use process::{ProcessIdentity, boot_time_ns};
 pub use reader::Reader;
 pub use reap::{DRIVER_RELEASE_TIMEOUT_NS, Listed, Reaped};

@@ -3,12 +3,15 @@
 //! Members of a slice map the files. The agent reads `slots` with `pread` only (see [`crate::Reader::read`]): a job may
 //! truncate that file at any moment, which turns a mapping into SIGBUS and a `pread` into a short read.
 
+use std::ffi::CString;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::iter;
+use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -348,6 +351,19 @@ pub(crate) fn bits(words: impl Iterator<Item = u64>) -> impl Iterator<Item = usi
             Some(bit)
         })
     })
+}
+
+/// Whether a folder lies on a file system that is mounted read-only.
+pub fn is_read_only(folder: &Path) -> bool {
+    let Ok(path) = CString::new(folder.as_os_str().as_bytes()) else {
+        return false;
+    };
+    let mut status = MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: a valid path and a place for the answer, read only when the call succeeded.
+    unsafe {
+        libc::statvfs(path.as_ptr(), status.as_mut_ptr()) == 0
+            && status.assume_init().f_flag & libc::ST_RDONLY != 0
+    }
 }
 
 pub(crate) fn failed(path: &Path, operation: &'static str, source: io::Error) -> OpenError {

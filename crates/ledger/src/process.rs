@@ -67,7 +67,7 @@ impl ProcessIdentity {
             return Liveness::Unknown;
         }
         let mut path = [0; 32];
-        match Stat::read(stat_path(self.pid, &mut path)) {
+        match Stat::read(proc_path(self.pid, "stat", &mut path)) {
             Some(stat) if stat.start_time != self.start_time || stat.finished => Liveness::Gone,
             Some(stat) if stat.stopped => Liveness::Stopped,
             _ => Liveness::Alive,
@@ -156,12 +156,93 @@ fn proc_is_ours() -> bool {
         == Some(me)
 }
 
-/// `/proc/PID/stat`, written without allocating.
-fn stat_path(pid: u32, buffer: &mut [u8; 32]) -> &std::ffi::CStr {
+/// `/proc/PID/NAME`, written without allocating.
+fn proc_path<'a>(pid: u32, name: &str, buffer: &'a mut [u8; 32]) -> &'a std::ffi::CStr {
     use std::io::Write;
     // Longest: 6 + 10 + 5 bytes and the NUL.
-    let _ = write!(&mut buffer[..], "/proc/{pid}/stat\0");
+    let _ = write!(&mut buffer[..], "/proc/{pid}/{name}\0");
     std::ffi::CStr::from_bytes_until_nul(buffer).unwrap_or_default()
+}
+
+/// Whether a process is known not to map the file that this process has mapped at `here`. Another user's process may not
+/// be seen, and one that is ending maps nothing: neither is known.
+pub(crate) fn maps_other_files(pid: u32, here: *const u8) -> bool {
+    let mut path = [0; 32];
+    let mut file = None;
+    each_mapping(c"/proc/self/maps", |[from, file_id @ ..]| {
+        if from == here as u64 {
+            file = Some(file_id);
+        }
+    });
+    let mut others = 0usize;
+    let seen = each_mapping(proc_path(pid, "maps", &mut path), |[_, file_id @ ..]| {
+        others += usize::from(file_id != [0; 3]);
+        if file == Some(file_id) {
+            file = None;
+        }
+    });
+    seen && others > 0 && file.is_some()
+}
+
+/// Reads the lines of `/proc/PID/maps`: `from-to mode offset major:minor inode name`. `false` where they cannot be read
+/// to the end.
+fn each_mapping(path: &std::ffi::CStr, mut each: impl FnMut([u64; 4])) -> bool {
+    // SAFETY: a valid path.
+    let file = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    if file < 0 {
+        return false;
+    }
+    let mut buffer = [0u8; 4096];
+    let mut line = MappingLine::default();
+    let end = loop {
+        // SAFETY: the buffer and its length.
+        let length = unsafe { libc::read(file, buffer.as_mut_ptr().cast(), buffer.len()) };
+        let Some(bytes) = usize::try_from(length).ok().and_then(|n| buffer.get(..n)) else {
+            break false;
+        };
+        if bytes.is_empty() {
+            break true;
+        }
+        for byte in bytes {
+            if let Some(found) = line.add(*byte) {
+                each(found);
+            }
+        }
+    };
+    // SAFETY: opened above, and closed once.
+    unsafe { libc::close(file) };
+    end
+}
+
+/// One line of `/proc/PID/maps`, byte by byte: a name may be longer than any buffer.
+#[derive(Default)]
+struct MappingLine {
+    field: usize,
+    /// Start, major and minor number of the device, and inode.
+    numbers: [u64; 4],
+}
+
+impl MappingLine {
+    /// The numbers of the line that ends with this byte.
+    fn add(&mut self, byte: u8) -> Option<[u64; 4]> {
+        let (at, radix) = match (byte, self.field) {
+            (b'\n', _) => return Some(std::mem::take(self).numbers),
+            (b'-', 0) | (b':', 4) | (b' ', 1..=3 | 5 | 6) => {
+                self.field += 1;
+                return None;
+            }
+            (_, 0) => (0, 16),
+            (_, 4) => (1, 16),
+            (_, 5) => (2, 16),
+            (_, 6) => (3, 10),
+            _ => return None,
+        };
+        let digit = (byte as char).to_digit(radix)?;
+        self.numbers[at] = self.numbers[at]
+            .wrapping_mul(radix.into())
+            .wrapping_add(digit.into());
+        None
+    }
 }
 
 fn read<'a>(path: &std::ffi::CStr, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
@@ -229,6 +310,34 @@ mod tests {
                 stopped: false
             })
         );
+    }
+
+    #[test]
+    fn a_mapping_is_read_by_its_start_and_file() {
+        let text =
+            b"7f00-7f10 r--p 00001000 08:1f 991      /a b-c:d 7\n7f10-7f20 rw-p 00000000 00:00 0\n";
+        let mut line = MappingLine::default();
+        let found: Vec<_> = text.iter().filter_map(|byte| line.add(*byte)).collect();
+        assert_eq!(found, [[0x7f00, 8, 0x1f, 991], [0x7f10, 0, 0, 0]]);
+    }
+
+    #[test]
+    fn a_process_maps_its_own_program_and_a_process_without_files_is_not_judged() {
+        let here = std::process::id();
+        let mut program = 0;
+        each_mapping(c"/proc/self/maps", |[from, _, _, inode]| {
+            program = if program == 0 && inode != 0 {
+                from
+            } else {
+                program
+            };
+        });
+        assert_ne!(program, 0);
+        assert!(!maps_other_files(here, program as *const u8));
+        // Nothing is mapped there, so nothing is known of its file.
+        assert!(!maps_other_files(here, std::ptr::null()));
+        // A kernel thread, or nothing at all where no other process is seen.
+        assert!(!maps_other_files(2, program as *const u8));
     }
 
     #[test]

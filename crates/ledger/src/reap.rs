@@ -1,10 +1,19 @@
 //! Reaping: returns to the slice the bytes that dead processes held.
 //!
-//! A free life lock alone is not death: a program may have closed the descriptor that carried it. So the process must
-//! also be gone by pid and start time, or run another program since (which only itself can tell), or, when it lives in
-//! another PID namespace, the caller must say so. Its bytes stay
-//! charged until the driver no longer lists it, or for two seconds from when its death was first seen: until then the driver may
-//! not have given them back, and the next process would meet a real out-of-memory.
+//! A free life lock alone is not death: a program may have closed the descriptor that carried it. So one of these must
+//! hold too:
+//! - The process is gone by pid and start time.
+//! - The process itself finds that it runs another program now.
+//! - The caller says that the process has ended, or runs another program ([`Listed::Ended`]). The daemon sees all PID
+//!   namespaces, and what the driver lists.
+//!
+//! Bytes of the dead stay charged until the driver no longer lists the process, or for two seconds from when its death
+//! was first seen: until then the driver may not have given them back, and the next process would meet a real
+//! out-of-memory.
+//!
+//! A process with a free lock is *doubtful* for two seconds if it lives in another PID namespace, or maps the slots file
+//! no more. Meanwhile the daemon looks. Views show a doubtful process as ended, and an allocation that needs its bytes
+//! waits. After that it counts as alive again, unless the daemon has released its slot.
 //!
 //! Every change of a slot's state happens under its change lock and after reading the state again, so reapers, joiners
 //! and leavers may run at once. All access is to bytes that no living process writes; a word that is read half way
@@ -32,8 +41,9 @@ pub const DRIVER_RELEASE_TIMEOUT_NS: u64 = 2_000_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listed {
     Yes,
-    /// It does not. For a process of another PID namespace it also means: and the process is known to have ended.
     No,
+    /// It does not, and what joined has ended: the process, or the program that it ran.
+    Ended,
     Unknown,
 }
 
@@ -42,8 +52,10 @@ pub enum Listed {
 pub struct Reaped {
     /// Slots given back.
     pub freed: usize,
-    /// Slots of dead processes whose bytes are still charged.
+    /// Slots of dead or doubtful processes, and shared allocations without a holder, whose bytes are still charged.
     pub waiting: usize,
+    /// Slots that another process was changing, so that nothing is known of them.
+    pub contended: usize,
 }
 
 /// Looks at the given slots and gives back what dead owners held.
@@ -62,6 +74,7 @@ pub(crate) fn reap(
             ReapOutcome::Nothing => {}
             ReapOutcome::Freed => reaped.freed += 1,
             ReapOutcome::Waiting => reaped.waiting += 1,
+            ReapOutcome::Contended => reaped.contended += 1,
         }
     }
     Ok(reaped)
@@ -141,6 +154,7 @@ enum ReapOutcome {
     Nothing,
     Freed,
     Waiting,
+    Contended,
 }
 
 /// One slot of the file.
@@ -154,6 +168,18 @@ struct SlotIdentity {
     owner: ProcessIdentity,
     dead_since: u64,
     image: u64,
+}
+
+/// What is known of the owner of a live slot.
+enum Verdict {
+    Lives,
+    Doubtful,
+    Died,
+}
+
+/// Whether an owner that was first found doubtful at `since` still is.
+pub(crate) fn is_doubtful(since: u64, now: u64) -> bool {
+    since != 0 && now.saturating_sub(since) < DRIVER_RELEASE_TIMEOUT_NS
 }
 
 /// Whether this process ran that image once and runs another one now.
@@ -171,34 +197,80 @@ impl SlotFile<'_> {
         let seen = self.identity()?;
         match state::of(seen.state) {
             state::CLAIMED => {}
-            state::LIVE if self.has_died(&seen, listed)? => {}
+            state::LIVE => match self.judge(&seen, listed)? {
+                Verdict::Died => {}
+                Verdict::Doubtful => return self.doubt(&seen, now),
+                Verdict::Lives => return Ok(ReapOutcome::Nothing),
+            },
             state::DEAD => {}
             _ => return Ok(ReapOutcome::Nothing),
         }
         if !lock::try_lock(self.file.descriptor(), lock::change(self.slot))? {
-            return Ok(ReapOutcome::Nothing);
+            return Ok(ReapOutcome::Contended);
         }
         let found = self.advance(&seen, now, listed);
         lock::unlock(self.file.descriptor(), lock::change(self.slot));
         found
     }
 
-    fn has_died(
+    fn judge(
         &self,
         seen: &SlotIdentity,
         listed: &dyn Fn(&ProcessIdentity) -> Listed,
-    ) -> io::Result<bool> {
+    ) -> io::Result<Verdict> {
         if lock::is_locked(self.file.descriptor(), lock::life(self.slot))? {
-            return Ok(false);
+            return Ok(Verdict::Lives);
         }
-        Ok(match seen.owner.liveness() {
+        let owner = &seen.owner;
+        Ok(match owner.liveness() {
+            Liveness::Gone => Verdict::Died,
             // The process itself knows what it was before it ran another program.
-            Liveness::Alive | Liveness::Stopped => {
-                seen.owner == ProcessIdentity::current() && was_replaced(seen.image)
+            Liveness::Alive | Liveness::Stopped if *owner == ProcessIdentity::current() => {
+                match was_replaced(seen.image) {
+                    true => Verdict::Died,
+                    false => Verdict::Lives,
+                }
             }
-            Liveness::Gone => true,
-            Liveness::Unknown => listed(&seen.owner) == Listed::No,
+            liveness => match listed(owner) {
+                Listed::Ended => Verdict::Died,
+                Listed::Yes => Verdict::Lives,
+                Listed::No | Listed::Unknown
+                    if liveness == Liveness::Unknown || self.is_unmapped_by(owner.pid) =>
+                {
+                    Verdict::Doubtful
+                }
+                Listed::No | Listed::Unknown => Verdict::Lives,
+            },
         })
+    }
+
+    /// Whether a process of this PID namespace is known not to map the slots file.
+    fn is_unmapped_by(&self, pid: u32) -> bool {
+        let mapped = self.file.mapped.map(std::ptr::from_ref);
+        mapped.is_some_and(|mapped| process::maps_other_files(pid, mapped.cast()))
+    }
+
+    /// Begins the time in which the owner is doubtful.
+    fn doubt(&self, seen: &SlotIdentity, now: u64) -> io::Result<ReapOutcome> {
+        if seen.dead_since == 0 {
+            if !lock::try_lock(self.file.descriptor(), lock::change(self.slot))? {
+                return Ok(ReapOutcome::Contended);
+            }
+            let current = self.identity();
+            let result = match current {
+                Ok(current) if current.state == seen.state && current.dead_since == 0 => {
+                    self.write(offset_of!(SlotLines, dead_since), &now.to_ne_bytes())
+                }
+                current => current.map(drop),
+            };
+            lock::unlock(self.file.descriptor(), lock::change(self.slot));
+            result?;
+        }
+        let waits = seen.dead_since == 0 || is_doubtful(seen.dead_since, now);
+        match waits && !self.holds_nothing()? {
+            true => Ok(ReapOutcome::Waiting),
+            false => Ok(ReapOutcome::Nothing),
+        }
     }
 
     /// Moves a slot without a living owner on towards free. The change lock is held.
@@ -210,7 +282,7 @@ impl SlotFile<'_> {
     ) -> io::Result<ReapOutcome> {
         let current = self.identity()?;
         if current.state != seen.state {
-            return Ok(ReapOutcome::Nothing);
+            return Ok(ReapOutcome::Contended);
         }
         let mut dead_since = current.dead_since;
         match state::of(current.state) {
@@ -230,7 +302,7 @@ impl SlotFile<'_> {
         }
         let returned = now - dead_since >= DRIVER_RELEASE_TIMEOUT_NS
             || self.holds_nothing()?
-            || listed(&current.owner) == Listed::No;
+            || matches!(listed(&current.owner), Listed::No | Listed::Ended);
         if returned {
             self.free()
         } else {

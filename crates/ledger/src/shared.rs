@@ -33,6 +33,7 @@ use crate::layout::{
 use crate::lock;
 use crate::map::word;
 use crate::reap::SlotsAccess;
+use crate::slice::ProcessState;
 use crate::slot::ProcessSlot;
 
 /// A shared allocation that this process holds; ends with [`Slot::release_shared`].
@@ -139,8 +140,7 @@ impl ProcessSlot {
 
     /// Whether a process that is not known to have ended holds a shared allocation.
     pub(crate) fn is_held_by_living(&self, line: &SharedLine) -> bool {
-        let is_live =
-            |slot: usize| state::of(self.slots.slots[slot].state.load(SeqCst)) == state::LIVE;
+        let is_live = |slot: usize| self.state_of(slot) == Some(ProcessState::Live);
         let holders = line.holders.each_ref().map(|word| word.load(SeqCst));
         holder(line.owner.load(SeqCst), &holders, is_live).is_some()
     }
@@ -253,16 +253,22 @@ pub(crate) fn holder(
 }
 
 /// Frees the lines without a holder, and finishes those whose exporter died half way. It skips the table while a process
-/// changes it.
-pub(crate) fn sweep(file: SlotsAccess<'_>) -> io::Result<()> {
-    if Live::read(file)?.lines().next().is_none()
-        || !lock::try_lock(file.descriptor(), lock::SHARED)?
-    {
-        return Ok(());
+/// changes it. Returns how many lines without a holder are left.
+pub(crate) fn sweep(file: SlotsAccess<'_>) -> io::Result<usize> {
+    let live = Live::read(file)?;
+    if live.lines().next().is_none() {
+        return Ok(0);
+    }
+    if !lock::try_lock(file.descriptor(), lock::SHARED)? {
+        let mut left = 0;
+        for line in live.lines() {
+            left += usize::from(!LineBytes::read(file, line)?.is_held(file));
+        }
+        return Ok(left);
     }
     let result = sweep_alone(file);
     lock::unlock(file.descriptor(), lock::SHARED);
-    result
+    result.map(|()| 0)
 }
 
 /// Whether the process of a slot holds anything that is shared.
@@ -329,22 +335,10 @@ fn empty(file: SlotsAccess<'_>, at: usize) -> io::Result<()> {
 
 /// Frees a line without a holder, and decides a line with one. Returns whether it has a holder.
 fn keep(file: SlotsAccess<'_>, at: usize) -> io::Result<bool> {
-    let mut line = [0; size_of::<SharedLine>()];
-    file.read(&mut line, line_at(at))?;
+    let line = LineBytes::read(file, at)?;
     let write = |offset: usize, value: u64| file.write(&value.to_ne_bytes(), line_at(at) + offset);
-    let used = Word(word(&line, offset_of!(SharedLine, used)));
-    let is_there = |slot: usize| {
-        let mut bytes = [0; 8];
-        let at = offset_of!(SlotsFile, slots) + slot * size_of::<SlotLines>();
-        file.read(&mut bytes, at + offset_of!(SlotLines, state))
-            .is_ok_and(|()| {
-                let state = state::of(u64::from_ne_bytes(bytes));
-                matches!(state, state::LIVE | state::DEAD)
-            })
-    };
-    let owner = word(&line, offset_of!(SharedLine, owner));
-    let whole = word(&line, offset_of!(SharedLine, key)) != 0;
-    if whole && holder(owner, &holders(&line), is_there).is_some() {
+    let used = Word(word(&line.0, offset_of!(SharedLine, used)));
+    if line.is_held(file) {
         if used.undecided() > 0 {
             write(offset_of!(SharedLine, used), used.firm().0)?;
         }
@@ -352,6 +346,33 @@ fn keep(file: SlotsAccess<'_>, at: usize) -> io::Result<bool> {
     }
     write(offset_of!(SharedLine, key), 0)?;
     Ok(false)
+}
+
+/// A line as it lies in the file.
+struct LineBytes([u8; size_of::<SharedLine>()]);
+
+impl LineBytes {
+    fn read(file: SlotsAccess<'_>, at: usize) -> io::Result<Self> {
+        let mut line = [0; size_of::<SharedLine>()];
+        file.read(&mut line, line_at(at))?;
+        Ok(Self(line))
+    }
+
+    /// Whether it is whole and has a holder.
+    fn is_held(&self, file: SlotsAccess<'_>) -> bool {
+        let is_there = |slot: usize| {
+            let mut bytes = [0; 8];
+            let at = offset_of!(SlotsFile, slots) + slot * size_of::<SlotLines>();
+            file.read(&mut bytes, at + offset_of!(SlotLines, state))
+                .is_ok_and(|()| {
+                    let state = state::of(u64::from_ne_bytes(bytes));
+                    matches!(state, state::LIVE | state::DEAD)
+                })
+        };
+        let owner = word(&self.0, offset_of!(SharedLine, owner));
+        let is_whole = word(&self.0, offset_of!(SharedLine, key)) != 0;
+        is_whole && holder(owner, &holders(&self.0), is_there).is_some()
+    }
 }
 
 pub(crate) fn holders(line: &[u8]) -> [u64; LIVE_WORDS] {

@@ -16,7 +16,7 @@ use crate::layout::{
     Cell, GPUS, LIVE_WORDS, SHARED_WORDS, SLOTS, SharedLine, SliceGpu, SlotLines, SlotsFile, state,
 };
 use crate::map::{self, OpenError, word};
-use crate::process::ProcessIdentity;
+use crate::process::{ProcessIdentity, boot_time_ns};
 use crate::reap::{self, Listed, Reaped, SlotsAccess};
 use crate::shared;
 
@@ -42,7 +42,7 @@ pub struct Usage {
     pub unseen: u64,
     /// How much of `charged` several processes may hold; it is counted once.
     pub shared: u64,
-    /// How much of `charged` and `overhead` only ended processes held. Reservations count it until the driver has returned the
+    /// How much of `charged` and `overhead` only ended and doubtful processes held. Reservations count it until the driver has returned the
     /// memory; views do not show it.
     pub ended: u64,
     /// How much of `charged` is managed memory.
@@ -77,14 +77,18 @@ pub struct ProcessGpu {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessState {
     Live,
+    /// It may have ended, and the daemon is to find out ([`crate::Slice::reap`]); meanwhile views show it as ended.
+    Doubtful,
     /// Seen dead; its bytes are charged until the driver has returned them.
     Dead,
 }
 
 impl ProcessState {
-    /// The state that a slot's word tells; `None` for a slot without a process.
-    pub(crate) fn of(word: u64) -> Option<Self> {
+    /// The state that a slot's words tell; `None` for a slot without a process.
+    pub(crate) fn of(word: u64, dead_since: u64) -> Option<Self> {
         match state::of(word) {
+            state::LIVE if dead_since == 0 => Some(Self::Live),
+            state::LIVE if reap::is_doubtful(dead_since, boot_time_ns()) => Some(Self::Doubtful),
             state::LIVE => Some(Self::Live),
             state::DEAD => Some(Self::Dead),
             _ => None,
@@ -231,7 +235,7 @@ impl Slice {
     }
 
     /// Gives back what dead processes held. `now`: [`crate::boot_time_ns`]. `listed`: whether the driver still lists a
-    /// process; it is asked about dead processes, and about those of other PID namespaces whose lock is free.
+    /// process; it is asked about dead processes, and about others whose lock is free.
     ///
     /// # Errors
     /// As [`Slice::read`].
@@ -253,7 +257,10 @@ impl Slice {
         listed: &dyn Fn(&ProcessIdentity) -> Listed,
     ) -> Result<Reaped, OpenError> {
         reap::reap(file, slots, now, listed)
-            .and_then(|reaped| shared::sweep(file).map(|()| reaped))
+            .and_then(|reaped| {
+                let waiting = reaped.waiting + shared::sweep(file)?;
+                Ok(Reaped { waiting, ..reaped })
+            })
             .map_err(|error| map::failed(&self.slots, "reap", error))
     }
 
@@ -344,8 +351,7 @@ impl Snapshot {
             ..Usage::default()
         };
         let processes = self.slots.iter().fold(start, |sum, (_, slot)| {
-            let state = ProcessState::of(word(slot, offset_of!(SlotLines, state)));
-            sum.with(&process_gpu(slot, gpu), state)
+            sum.with(&process_gpu(slot, gpu), state_of(slot))
         });
         self.shared_on(gpu)
             .fold(processes, |sum, line| {
@@ -358,10 +364,7 @@ impl Snapshot {
     fn is_held_by_living(&self, line: &[u8]) -> bool {
         let is_live = |slot: usize| {
             let known = self.slots.iter().find(|(at, _)| *at == slot);
-            known.is_some_and(|(_, bytes)| {
-                ProcessState::of(word(bytes, offset_of!(SlotLines, state)))
-                    == Some(ProcessState::Live)
-            })
+            known.is_some_and(|(_, bytes)| state_of(bytes) == Some(ProcessState::Live))
         };
         let owner = word(line, offset_of!(SharedLine, owner));
         shared::holder(owner, &shared::holders(line), is_live).is_some()
@@ -408,9 +411,7 @@ impl Snapshot {
     fn holder(&self, line: &[u8]) -> Option<usize> {
         let is_there = |slot: usize| {
             let known = self.slots.iter().find(|(at, _)| *at == slot);
-            known.is_some_and(|(_, bytes)| {
-                ProcessState::of(word(bytes, offset_of!(SlotLines, state))).is_some()
-            })
+            known.is_some_and(|(_, bytes)| state_of(bytes).is_some())
         };
         let owner = word(line, offset_of!(SharedLine, owner));
         shared::holder(owner, &shared::holders(line), is_there)
@@ -418,7 +419,7 @@ impl Snapshot {
 
     fn process(&self, slot: usize, bytes: &[u8]) -> Option<ProcessUsage> {
         let field = |offset| word(bytes, offset);
-        let state = ProcessState::of(field(offset_of!(SlotLines, state)))?;
+        let state = state_of(bytes)?;
         let owner = ProcessIdentity {
             pid: field(offset_of!(SlotLines, pid)) as u32,
             start_time: field(offset_of!(SlotLines, start_time)),
@@ -473,6 +474,15 @@ fn bytes_of(line: &[u8]) -> u64 {
     Word(word(line, offset_of!(SharedLine, used))).bytes()
 }
 
+/// The state of a slot's process, by its bytes.
+fn state_of(slot: &[u8]) -> Option<ProcessState> {
+    let field = |offset| word(slot, offset);
+    ProcessState::of(
+        field(offset_of!(SlotLines, state)),
+        field(offset_of!(SlotLines, dead_since)),
+    )
+}
+
 /// One GPU's line of a slot's bytes.
 fn process_gpu(slot: &[u8], gpu: usize) -> ProcessGpu {
     let at = offset_of!(SlotLines, gpus) + gpu * size_of::<Cell>();
@@ -512,7 +522,7 @@ impl ProcessGpu {
 impl Usage {
     /// Adds one process's bytes.
     pub(crate) fn with(mut self, process: &ProcessGpu, state: Option<ProcessState>) -> Self {
-        if state == Some(ProcessState::Dead) {
+        if matches!(state, Some(ProcessState::Doubtful | ProcessState::Dead)) {
             let bytes = process.charged.saturating_add(process.overhead);
             self.ended = self.ended.saturating_add(bytes);
         }

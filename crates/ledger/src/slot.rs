@@ -121,10 +121,9 @@ impl ProcessSlot {
             ..Usage::default()
         };
         let processes = self.live_slots().fold(start, |sum, slot| {
-            let line = &self.slots.slots[slot];
             sum.with(
-                &read(&line.gpus[gpu]),
-                ProcessState::of(line.state.load(SeqCst)),
+                &read(&self.slots.slots[slot].gpus[gpu]),
+                self.state_of(slot),
             )
         });
         self.shared_lines(gpu)
@@ -165,8 +164,8 @@ impl ProcessSlot {
         };
         let is_due = |slot: usize| {
             let line = &self.slots.slots[slot];
-            match ProcessState::of(line.state.load(SeqCst)) {
-                Some(ProcessState::Live) => {
+            match self.state_of(slot) {
+                Some(ProcessState::Live | ProcessState::Doubtful) => {
                     matches!(lock::is_locked(file, lock::life(slot)), Ok(false))
                 }
                 // Its slot may be given back by now.
@@ -241,6 +240,12 @@ impl ProcessSlot {
         self.live_slots().filter_map(|slot| self.process_in(slot))
     }
 
+    /// The state of a slot's process; `None` for a slot without one.
+    pub(crate) fn state_of(&self, index: usize) -> Option<ProcessState> {
+        let slot = &self.slots.slots[index];
+        ProcessState::of(slot.state.load(SeqCst), slot.dead_since.load(SeqCst))
+    }
+
     fn process_in(&self, index: usize) -> Option<ProcessUsage> {
         let slot = &self.slots.slots[index];
         let owner = ProcessIdentity {
@@ -248,7 +253,7 @@ impl ProcessSlot {
             start_time: slot.start_time.load(Relaxed),
             pid_namespace: slot.pid_namespace.load(Relaxed),
         };
-        let state = ProcessState::of(slot.state.load(SeqCst))?;
+        let state = self.state_of(index)?;
         let mut gpus = [ProcessGpu::default(); GPUS];
         let cells = slot.gpus.iter().take(self.slice.gpus().len());
         for (at, (gpu, cell)) in gpus.iter_mut().zip(cells).enumerate() {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use divvy_driver::sys::cuda::CUdeviceptr;
 use divvy_ledger::{
-    AllocationKind, DRIVER_RELEASE_TIMEOUT_NS, Denied, Hold, ProcessSlot, ProcessState, Slice,
-    Usage, boot_time_ns,
+    AllocationKind, DRIVER_RELEASE_TIMEOUT_NS, Denied, Hold, ProcessSlot, Slice, Usage,
+    boot_time_ns,
 };
 
 use crate::charge::breakdown::Breakdown;
@@ -226,9 +226,11 @@ impl GpuAccount {
         let waits = || {
             let now = boot_time_ns();
             let reaped = self.slot.reap(now).unwrap_or_default();
-            reaped.waiting > 0
-                && now.saturating_sub(start) <= 2 * DRIVER_RELEASE_TIMEOUT_NS
-                && self.would_fit_after_reap(denied.requested)
+            let may_come_back = || {
+                reaped.contended > 0
+                    || reaped.waiting > 0 && self.would_fit_after_reap(denied.requested)
+            };
+            now.saturating_sub(start) <= 2 * DRIVER_RELEASE_TIMEOUT_NS && may_come_back()
         };
         retry_while(PATIENCE, waits, again).map_err(|_| denied)
     }
@@ -237,15 +239,8 @@ impl GpuAccount {
         let Ok(now) = self.account.slice.read() else {
             return false;
         };
-        let dead = now
-            .processes()
-            .into_iter()
-            .filter(|process| process.state == ProcessState::Dead);
-        let held: u64 = dead
-            .map(|process| process.gpus[self.gpu].charged + process.gpus[self.gpu].overhead)
-            .sum();
         let usage = now.usage(self.gpu);
-        held > 0 && (usage.used() - held).saturating_add(bytes) <= usage.limit
+        usage.ended > 0 && usage.used_by_living().saturating_add(bytes) <= usage.limit
     }
 
     /// Remembers an allocation that was charged.

@@ -118,7 +118,29 @@ pub fn log_refusal(cause: &str) {
         true => format!("; {SWITCH}=off is ignored without a valid slice"),
         false => String::new(),
     };
-    log_once(|| format!("GPU memory is refused: {cause}{switch}; {REMEDY}"));
+    log_once(|| format!("GPU memory is refused: {cause}{switch}; {}", remedy()));
+}
+
+/// What its user can do about a refusal. A sandbox of a job's program may hide the slice, or show it read-only.
+fn remedy() -> String {
+    let Some(job) = std::env::var_os(JOB).filter(|job| !job.is_empty()) else {
+        return REMEDY.to_owned();
+    };
+    let folder = slice_folder().unwrap_or_else(|| MOUNTED.into());
+    let is_hidden = !folder.join("slots").exists();
+    if !is_hidden && !divvy_ledger::is_read_only(&folder) {
+        return REMEDY.to_owned();
+    }
+    // A form with mounts has more than the slice below that folder.
+    let bound = match folder == Path::new(MOUNTED) {
+        true => folder.parent().unwrap_or(&folder),
+        false => &folder,
+    };
+    format!(
+        "in a sandbox of job {}, bind {} into it, writable",
+        job.display(),
+        bound.display()
+    )
 }
 
 /// Says that this process is limited although it was told not to be, where it was. For the moment when it joins its slice.

@@ -7,7 +7,7 @@ use std::thread::Scope;
 use std::time::Instant;
 
 use divvy_core::{Bytes, GpuUuid};
-use divvy_ledger::{GpuSpec, ProcessSlot, SliceSpec};
+use divvy_ledger::{Field, GpuSpec, ProcessSlot, SliceSpec};
 use divvy_testkit::PATIENCE;
 use tempfile::TempDir;
 
@@ -319,8 +319,16 @@ fn a_gate_that_its_job_opens_is_closed_again() {
     until("its gate is closed", || {
         scheduler.usage(slice.job).is_some() && slice.control.granted() == Grant::Closed
     });
+    assert_eq!(scheduler.usage(slice.job).unwrap().forged, None);
     slice.control.grant(Grant::Open, boot_time_ns());
     until("it is closed again", || {
         slice.control.granted() == Grant::Closed
+    });
+    let field = || Some(scheduler.usage(slice.job)?.forged?.field);
+    until("the forged gate is told", || field() == Some(Field::Gate));
+    // A job that says that nobody keeps its gate any more opens it as well.
+    until("the forged time of the gate is told", || {
+        slice.control.refresh_grant(0);
+        field() == Some(Field::Keeper)
     });
 }

@@ -70,7 +70,14 @@ fn repair_control_file(
         return Ok(());
     };
     let (found, then) = match slice.repair() {
-        Ok(None) => return Ok(()),
+        Ok(None) => match io
+            .compute_scheduler
+            .usage(id)
+            .and_then(|usage| usage.forged)
+        {
+            Some(gate) => (Tampering::Forged(gate), "the daemon restored it".to_owned()),
+            None => return Ok(()),
+        },
         Ok(Some(found)) => {
             if found == Tampering::Replaced {
                 // The compute scheduler still has the other file open.

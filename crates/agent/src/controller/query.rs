@@ -589,7 +589,7 @@ fn enforcement(grant: &Grant) -> &'static str {
 
 fn processes_on(ledger: &Snapshot, gpu: usize) -> u32 {
     let used = |process: &divvy_ledger::ProcessUsage| {
-        process.state == divvy_ledger::ProcessState::Live
+        process.state != divvy_ledger::ProcessState::Dead
             && process
                 .gpus
                 .get(gpu)

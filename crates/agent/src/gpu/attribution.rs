@@ -9,7 +9,7 @@
 //! left its container's mounts, the control group of its pod decides. A slot in a slice is the job's own statement, and
 //! counts only for a process that has that slice mapped, which requires joining it.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use divvy_core::{Bytes, JobId};
 use divvy_ledger::ProcessIdentity;
@@ -18,7 +18,7 @@ use super::pid_namespaces::NamespacePids;
 use super::watched_jobs::WatchedJobs;
 use crate::host::cgroup;
 use crate::host::clock::Instant;
-use crate::host::process::evidence::{self, KnownFiles, NamespacedPid, ProcessEvidence};
+use crate::host::process::evidence::{self, KnownFile, KnownFiles, NamespacedPid, ProcessEvidence};
 use crate::host::process::{self, Process, mounts};
 
 /// A process that the driver lists.
@@ -146,16 +146,23 @@ impl Attribution {
         }
     }
 
-    /// Those of `owners` that were of a container and have ended. `met`: namespaces that may be a container's, of which
-    /// no process is known by itself.
-    pub fn exited_in_namespaces(
+    /// Those of `owners`, each with its slots file, that are of another PID namespace and have ended, or that run
+    /// another program. `listed`: whether the driver lists a pid; `None` where it did not list every process.
+    pub fn ended_owners(
         &mut self,
-        owners: impl Iterator<Item = ProcessIdentity>,
-        met: &BTreeSet<u64>,
+        owners: &[(ProcessIdentity, &KnownFile)],
+        listed: Option<&dyn Fn(u32) -> bool>,
         roster: &WatchedJobs,
     ) -> HashSet<ProcessIdentity> {
-        self.namespace_pids
-            .update_exited(owners, &roster.namespaces(), met, Instant::now())
+        let here = process::own_pid_namespace();
+        let identities = || owners.iter().map(|(owner, _)| *owner);
+        let namespaces = identities().map(|owner| owner.pid_namespace);
+        let met = namespaces.filter(|namespace| *namespace != here).collect();
+        let pids = &mut self.namespace_pids;
+        let mut ended =
+            pids.update_exited(identities(), &roster.namespaces(), &met, Instant::now());
+        ended.extend(pids.update_replaced(owners.iter().copied(), listed));
+        ended
     }
 
     /// Forgets all processes that the driver does not list any more.

@@ -1,9 +1,13 @@
-//! PID namespace translation: maps pids as containers see them to host pids, and finds those that have exited.
+//! PID namespace translation: maps pids as containers and sandboxes see them to host pids, and finds slot owners that
+//! have exited, or run another program.
 //!
 //! A slot says the pid that its process knows. From here such a process is found by that pid, its start time and its
 //! namespace, once; from then on by the pid it has here. Only namespaces that are seen from here are judged: those of a
 //! job's own first processes, and others once a process was seen in them. From the machine's first namespace all are
 //! seen.
+//!
+//! `execve` keeps pid and start time. The owner runs another program if the driver has not listed it for two looks and
+//! it does not map the slots file.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -11,7 +15,8 @@ use std::time::Duration;
 use divvy_ledger::ProcessIdentity;
 
 use crate::host::clock::Instant;
-use crate::host::process::{self, Process, evidence};
+use crate::host::process::evidence::{self, KnownFile, maps_other_files};
+use crate::host::process::{self, Process};
 
 /// Between two scans of all processes: a job can write any number of owners that never existed.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -24,6 +29,8 @@ pub struct NamespacePids {
     /// Namespaces in which a process was seen.
     observed_namespaces: BTreeSet<u64>,
     last_search: Option<Instant>,
+    /// Owners that the driver did not list at the last look.
+    unlisted: HashSet<ProcessIdentity>,
 }
 
 /// The inode of the machine's first PID namespace (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
@@ -83,6 +90,42 @@ impl NamespacePids {
             .retain(|owner, _| !self.exited.contains(owner));
         self.exited.clone()
     }
+
+    /// Those of the living `owners` of slots, each with its slots file, that run another program. `listed`: whether the
+    /// driver lists a pid; `None` where it did not list every process.
+    pub fn update_replaced<'a>(
+        &mut self,
+        owners: impl Iterator<Item = (ProcessIdentity, &'a KnownFile)>,
+        listed: Option<&dyn Fn(u32) -> bool>,
+    ) -> HashSet<ProcessIdentity> {
+        let Some(listed) = listed else {
+            self.unlisted.clear();
+            return HashSet::new();
+        };
+        let here = process::own_pid_namespace();
+        let mut unlisted = HashSet::new();
+        let mut replaced = HashSet::new();
+        for (owner, slots) in owners {
+            let process = match owner.pid_namespace == here {
+                true => Some(Process {
+                    pid: owner.pid,
+                    start_time: owner.start_time,
+                }),
+                false => self.host_processes.get(&owner).copied(),
+            };
+            let Some(process) = process.filter(|process| !listed(process.pid)) else {
+                continue;
+            };
+            unlisted.insert(owner);
+            let is_second = self.unlisted.contains(&owner);
+            // The pid may have passed on before its files were read.
+            if is_second && maps_other_files(process.pid, slots) && process.is_alive() {
+                replaced.insert(owner);
+            }
+        }
+        self.unlisted = unlisted;
+        replaced
+    }
 }
 
 /// All processes in these namespaces, by their pid there.
@@ -140,6 +183,38 @@ mod tests {
         assert_eq!(gone(&[]), HashSet::new());
         // It was searched a moment ago: a new process waits for the next search.
         assert_eq!(gone(&all), HashSet::new());
+    }
+
+    #[test]
+    fn a_process_runs_another_program_once_the_driver_has_not_listed_it_for_two_looks() {
+        let folder = tempfile::tempdir().unwrap();
+        let [unmapped, mapped] = [
+            folder.path().join("slots"),
+            std::env::current_exe().unwrap(),
+        ];
+        std::fs::write(&unmapped, "").unwrap();
+        let [unmapped, mapped] = [unmapped, mapped].map(|path| KnownFile::of(&path));
+        let owner = ProcessIdentity::current();
+        let mut pids = NamespacePids::default();
+        let mut replaced = |slots: &KnownFile, listed: Option<bool>| {
+            let answer = |_: u32| listed == Some(true);
+            let listed = listed.map(|_| &answer as &dyn Fn(u32) -> bool);
+            let owners = [(owner, slots)].into_iter();
+            pids.update_replaced(owners, listed).contains(&owner)
+        };
+        // Each look: whether the driver lists it, and whether it is found then.
+        for (listed, found) in [
+            (Some(false), false),
+            (Some(false), true),
+            (Some(true), false),
+            (Some(false), false),
+            (None, false),
+            (Some(false), false),
+            (Some(false), true),
+        ] {
+            assert_eq!(replaced(&unmapped, listed), found);
+        }
+        assert!(!replaced(&mapped, Some(false)));
     }
 
     #[test]

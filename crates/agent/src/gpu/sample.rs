@@ -7,7 +7,7 @@
 //! The driver's figures are compared only with ledgers that were the same before and after the driver's answer. A
 //! ledger is read once if its slice has no process and the driver lists none on its GPUs: there is nothing to compare.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use divvy_core::mig::Placement;
 use divvy_core::reconcile::{self, LedgerEntry, ProcessOwner, ProcessSample, Sample, SliceSample};
@@ -21,7 +21,7 @@ use super::outside::OutsideProcess;
 use super::watched_jobs::{self, WatchedJobs};
 use super::{FaultyGpu, GpuProcess, Observation, ObservedGpu};
 use crate::host::clock::boot_ns;
-use crate::host::process::evidence::{KnownFiles, ProcessEvidence, has_mapped};
+use crate::host::process::evidence::{KnownFile, KnownFiles, ProcessEvidence, has_mapped};
 use crate::host::process::{self, Process};
 
 /// What was seen.
@@ -36,7 +36,7 @@ pub struct NodeSample {
     /// The evidence found inside those without a ledger.
     pub evidence: HashMap<u32, ProcessEvidence>,
     pub ledgers: BTreeMap<JobId, SliceReading>,
-    /// Processes of containers that have ended, by what they called themselves.
+    /// Owners of slots that have ended in another PID namespace, or run another program, by what they called themselves.
     pub exited: HashSet<ProcessIdentity>,
 }
 
@@ -101,10 +101,15 @@ pub fn build_sample(
     kin: &mut Attribution,
     marks: &KnownFiles,
 ) -> NodeSample {
-    let owners = before.values().flatten().flat_map(Snapshot::processes);
-    let gone = kin.exited_in_namespaces(
-        owners.map(|process| process.owner),
-        &container_namespaces(&before, roster),
+    let listed = |pid: u32| {
+        let lists = |gpu: &ObservedGpu| listed_processes(gpu).any(|process| process.pid == pid);
+        observation.gpus.iter().any(lists)
+    };
+    let is_complete = observation.troubles.is_empty()
+        && !observation.gpus.iter().any(ObservedGpu::hides_processes);
+    let gone = kin.ended_owners(
+        &slot_owners(&before, roster),
+        is_complete.then_some(&listed as &dyn Fn(u32) -> bool),
         roster,
     );
     let mut look = NodeSample {
@@ -112,10 +117,6 @@ pub fn build_sample(
         ledgers: pair_ledgers(before, roster, &gone, &gpus_in_use(&observation)),
         exited: gone,
         ..NodeSample::default()
-    };
-    let listed = |pid: u32| {
-        let lists = |gpu: &ObservedGpu| listed_processes(gpu).any(|process| process.pid == pid);
-        observation.gpus.iter().any(lists)
     };
     kin.retain(listed);
     let mut gpus = Vec::new();
@@ -151,14 +152,20 @@ pub fn build_sample(
     look
 }
 
-/// PID namespaces that processes of jobs without a supervisor say they are in.
-fn container_namespaces(before: &LedgersBefore, roster: &WatchedJobs) -> BTreeSet<u64> {
-    let here = process::own_pid_namespace();
-    let bound = roster.iter().filter(|(_, entry)| !entry.mounts.is_empty());
-    let accounts = bound.filter_map(|(job, _)| before.get(&job)?.as_ref().ok());
-    let owners = accounts.flat_map(Snapshot::processes);
-    let namespaces = owners.map(|process| process.owner.pid_namespace);
-    namespaces.filter(|namespace| *namespace != here).collect()
+/// The owners of all slots, each with its slots file.
+fn slot_owners<'a>(
+    before: &LedgersBefore,
+    roster: &'a WatchedJobs,
+) -> Vec<(ProcessIdentity, &'a KnownFile)> {
+    let owners = |(job, account): (JobId, &'a watched_jobs::SliceLedger)| {
+        let processes = before.get(&job)?.as_ref().ok()?.processes();
+        Some(
+            processes
+                .into_iter()
+                .map(|process| (process.owner, &account.slots)),
+        )
+    };
+    roster.ledgers().filter_map(owners).flatten().collect()
 }
 
 /// Every process of a GPU; one that is listed for the GPU and for an instance of it comes twice.
@@ -228,12 +235,9 @@ impl LedgerSnapshots {
                 start_time,
                 pid_namespace,
             } = process.owner;
-            process.state == ProcessState::Live
-                && match pid_namespace == here {
-                    true => Process { pid, start_time }.is_alive(),
-                    // Of the pids of other namespaces only a container's are known here.
-                    false => !gone.contains(&process.owner),
-                }
+            process.state != ProcessState::Dead
+                && !gone.contains(&process.owner)
+                && (pid_namespace != here || Process { pid, start_time }.is_alive())
         };
         let all = now.len();
         now.retain(lives);
@@ -475,6 +479,9 @@ impl NodeSample {
     /// Whether the driver lists the owner of a slot.
     pub fn is_listed(&self, owner: &ProcessIdentity) -> divvy_ledger::Listed {
         use divvy_ledger::Listed;
+        if self.exited.contains(owner) {
+            return Listed::Ended;
+        }
         let here = process::own_pid_namespace();
         if owner.pid_namespace == here {
             let pid = |process: &GpuProcess| process.pid == owner.pid;
@@ -486,7 +493,6 @@ impl NodeSample {
         }
         match self.processes.values().any(|person| owns(owner, person)) {
             true => Listed::Yes,
-            false if self.exited.contains(owner) => Listed::No,
             // The process has ended, never used a GPU, or looks like others.
             false => Listed::Unknown,
         }

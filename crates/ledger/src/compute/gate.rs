@@ -1,12 +1,13 @@
 //! The launch gate in a job's process: it decides whether a launch may start, and waits on a futex until it may.
 
+use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::time::Duration;
 
-use crate::control::Control;
+use crate::control::{Control, Field, Forgery};
 use crate::futex;
-use crate::layout::{GPUS, SlotLines};
+use crate::layout::{ControlFile, GPUS, SlotLines};
 use crate::process::boot_time_ns;
 use crate::slot::ProcessSlot;
 
@@ -64,10 +65,47 @@ impl Grant {
     }
 }
 
+/// What a part of the agent last wrote into the gate's words, and what it found there instead.
+#[derive(Default)]
+pub(crate) struct WrittenGate {
+    /// The grant, and when it was said to count.
+    written: Option<(u64, u64)>,
+    forged: Option<Forgery>,
+}
+
+impl WrittenGate {
+    /// Compares the words with what was written, before they are written again.
+    fn check(&mut self, file: &ControlFile) {
+        let Some((grant, keeper)) = self.written else {
+            return;
+        };
+        let forgery = |field, found, expected| Forgery {
+            field,
+            gpu: None,
+            found,
+            expected,
+        };
+        let found = file.keeper.load(SeqCst);
+        // Another part of the agent may have written an earlier time, but none at which the grant has ended.
+        if found.saturating_add(SCHEDULER_TIMEOUT_NS / 2) < keeper {
+            self.forged = Some(forgery(Field::Keeper, found, keeper));
+        }
+        let found = file.grant.load(SeqCst);
+        // Another part of the agent leaves an open gate ajar.
+        if found != grant && grant != Grant::Open.to_word() {
+            self.forged = Some(forgery(Field::Gate, found, grant));
+        }
+    }
+}
+
 impl Control {
     /// Changes what the slice's processes may launch, and wakes those that wait. `now`: [`boot_time_ns`].
     pub fn grant(&self, grant: Grant, now: u64) {
         let Some(file) = self.whole() else { return };
+        self.with_written_gate(|gate| {
+            gate.check(file);
+            gate.written = Some((grant.to_word(), now));
+        });
         file.keeper.store(now, SeqCst);
         if file.grant.swap(grant.to_word(), SeqCst) != grant.to_word() {
             file.told.fetch_add(1, SeqCst);
@@ -78,8 +116,21 @@ impl Control {
     /// Says that the grant still counts. Due well within [`SCHEDULER_TIMEOUT_NS`] while it is not open.
     pub fn refresh_grant(&self, now: u64) {
         if let Some(file) = self.whole() {
+            self.with_written_gate(|gate| {
+                gate.check(file);
+                gate.written = gate.written.map(|(grant, _)| (grant, now));
+            });
             file.keeper.store(now, SeqCst);
         }
+    }
+
+    /// What this part of the agent last found in place of the grant that it had written, if it ever did.
+    pub fn forged_gate(&self) -> Option<Forgery> {
+        self.with_written_gate(|gate| gate.forged)
+    }
+
+    fn with_written_gate<T>(&self, with: impl FnOnce(&mut WrittenGate) -> T) -> T {
+        with(&mut self.gate.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The grant as it stands.

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use common::{Child, Place, Referee};
 use divvy_ledger::{
-    DRIVER_RELEASE_TIMEOUT_NS, Listed, ProcessIdentity, Reaped, Slice, boot_time_ns,
+    DRIVER_RELEASE_TIMEOUT_NS, Listed, ProcessIdentity, ProcessState, Reaped, Slice, boot_time_ns,
 };
 use divvy_testkit::Rng;
 
@@ -23,6 +23,10 @@ const SECOND: u64 = 1_000_000_000;
 /// Who is asked about processes that nobody lists.
 fn unlisted(_: &ProcessIdentity) -> Listed {
     Listed::No
+}
+
+fn ended(_: &ProcessIdentity) -> Listed {
+    Listed::Ended
 }
 
 fn unknown(_: &ProcessIdentity) -> Listed {
@@ -162,14 +166,16 @@ fn the_bytes_of_the_dead_stay_charged_for_two_seconds_from_when_they_were_seen_d
         slot.reap(t).unwrap(),
         Reaped {
             freed: 0,
-            waiting: 1
+            waiting: 1,
+            ..Reaped::default()
         }
     );
     assert_eq!(
         slot.reap(t + 2 * SECOND - 1).unwrap(),
         Reaped {
             freed: 0,
-            waiting: 1
+            waiting: 1,
+            ..Reaped::default()
         }
     );
     assert_eq!(slot.usage(0).charged, 60);
@@ -178,7 +184,8 @@ fn the_bytes_of_the_dead_stay_charged_for_two_seconds_from_when_they_were_seen_d
         slot.reap(t + 2 * SECOND).unwrap(),
         Reaped {
             freed: 1,
-            waiting: 0
+            waiting: 0,
+            ..Reaped::default()
         }
     );
     slot.reserve(0, 100).unwrap().commit();
@@ -196,7 +203,8 @@ fn the_bytes_of_the_dead_come_back_at_once_when_the_driver_does_not_list_them() 
         slice.reap(now, &|_| Listed::Yes).unwrap(),
         Reaped {
             freed: 0,
-            waiting: 1
+            waiting: 1,
+            ..Reaped::default()
         }
     );
     let asked = |owner: &ProcessIdentity| {
@@ -210,7 +218,8 @@ fn the_bytes_of_the_dead_come_back_at_once_when_the_driver_does_not_list_them() 
         slice.reap(now, &asked).unwrap(),
         Reaped {
             freed: 1,
-            waiting: 0
+            waiting: 0,
+            ..Reaped::default()
         }
     );
     assert_eq!(slice.usage(0).unwrap().free, 100);
@@ -251,7 +260,8 @@ fn a_refused_reservation_looks_for_the_dead_itself() {
         slot.reap(past).unwrap(),
         Reaped {
             freed: 0,
-            waiting: 1
+            waiting: 1,
+            ..Reaped::default()
         }
     );
     // The refusal above may have been the look of this moment already.
@@ -325,15 +335,59 @@ fn a_process_of_another_pid_namespace_is_dead_only_when_its_lock_is_free_and_the
         .unwrap();
     slots.write_all_at(&elsewhere, 4096 + 24).unwrap();
     let now = boot_time_ns();
-    assert_eq!(slice.reap(now, &unlisted).unwrap(), Reaped::default());
+    assert_eq!(slice.reap(now, &ended).unwrap(), Reaped::default());
     child.kill();
-    assert_eq!(slice.reap(now, &unknown).unwrap(), Reaped::default());
     assert_eq!(
         slice.reap(now, &|_| Listed::Yes).unwrap(),
         Reaped::default()
     );
-    assert_eq!(slice.usage(0).unwrap().charged, 60);
-    assert_eq!(slice.reap(now, &unlisted).unwrap().freed, 1);
+    for listed in [unlisted, unknown] {
+        assert_eq!(slice.reap(now, &listed).unwrap(), WAITING);
+        let usage = slice.usage(0).unwrap();
+        assert_eq!((usage.charged, usage.used_by_living()), (60, 0));
+    }
+    // Nobody has told for two seconds: it counts as alive, and no allocation waits for it any more.
+    let later = now + DRIVER_RELEASE_TIMEOUT_NS;
+    assert_eq!(slice.reap(later, &unknown).unwrap(), Reaped::default());
+    assert_eq!(slice.reap(later, &ended).unwrap().freed, 1);
+}
+
+const WAITING: Reaped = Reaped {
+    freed: 0,
+    waiting: 1,
+    contended: 0,
+};
+
+#[test]
+fn a_process_that_runs_a_program_without_the_slice_is_doubtful_and_dead_once_the_caller_says_so() {
+    let place = Place::with_limit(100);
+    let slice = place.slice();
+    let (stdin, open) = pipe().unwrap();
+    let child = Child::fork(|| {
+        let slot = slice.join().expect("there are slots enough");
+        slot.reserve(0, 60).expect("it fits").commit();
+        let stdin = stdin.try_clone().expect("descriptors are left");
+        panic!("{}", std::process::Command::new("cat").stdin(stdin).exec());
+    });
+    let slot = slice.join().unwrap();
+    let states = || {
+        let read = slice.read().unwrap().processes();
+        read.iter().map(|process| process.state).collect::<Vec<_>>()
+    };
+    let begun = boot_time_ns();
+    divvy_testkit::until("the child runs `cat`", || {
+        slot.reap(begun).unwrap() == WAITING
+    });
+    assert!(states().contains(&ProcessState::Doubtful));
+    assert_eq!((slot.used(0), slot.used_by_living(0)), (60, 0));
+    assert!(slot.reserve(0, 41).is_err(), "the driver may still hold it");
+    // The daemon sees more; without its word the process lives.
+    assert_eq!(slice.reap(begun, &unlisted).unwrap(), Reaped::default());
+    let later = begun + DRIVER_RELEASE_TIMEOUT_NS;
+    assert_eq!(slot.reap(later).unwrap(), Reaped::default());
+    assert_eq!(slice.reap(later, &ended).unwrap().freed, 1);
+    slot.reserve(0, 100).unwrap().commit();
+    drop((child, open));
 }
 
 #[test]

@@ -11,7 +11,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
 use common::{Arena, Child, Place};
-use divvy_ledger::{Listed, ProcessIdentity, ProcessSlot, SHARED, Slice, boot_time_ns};
+use divvy_ledger::{
+    Listed, ProcessIdentity, ProcessSlot, ProcessState, SHARED, Slice, boot_time_ns,
+};
 use divvy_testkit::Rng;
 
 const MIB: u64 = 1 << 20;
@@ -41,6 +43,23 @@ fn reap(slice: &Slice) {
 
 fn charged(slice: &Slice) -> u64 {
     slice.usage(0).unwrap().charged
+}
+
+/// In any state of a slice, views show no more with its living processes than they show as used, and that is no more
+/// than reservations count.
+fn views_agree(slice: &Slice) {
+    let read = slice.read().unwrap();
+    let usage = read.usage(0);
+    let processes = read.processes().into_iter();
+    let living = processes.filter(|process| process.state == ProcessState::Live);
+    let shown = living.map(|process| process.gpus[0].charged + process.gpus[0].overhead);
+    let shown = shown.fold(0, u64::saturating_add);
+    let living = usage.used_by_living();
+    assert!(
+        shown <= living && living <= usage.used(),
+        "{shown}: {usage:?}"
+    );
+    assert!(usage.free <= usage.limit, "{usage:?}");
 }
 
 /// What is shown with the process of that pid.
@@ -149,6 +168,42 @@ fn a_dead_holder_holds_until_the_driver_has_its_memory_back() {
 }
 
 #[test]
+fn a_slot_that_another_process_is_changing_is_called_so() {
+    let place = Place::with_limit(100);
+    let slice = place.slice();
+    let mut exporter = holder(&slice);
+    let slot = slice.join().unwrap();
+    exporter.kill();
+    // A daemon that releases the slot: where version 2 locks the first slot for a change.
+    let mut daemon = stopped_holding(&place, 1 << 20);
+    let reaped = slot.reap(boot_time_ns()).unwrap();
+    assert_eq!((reaped.freed, reaped.waiting, reaped.contended), (0, 0, 1));
+    daemon.kill();
+    let reaped = slot.reap(boot_time_ns()).unwrap();
+    assert_eq!((reaped.freed, reaped.waiting, reaped.contended), (0, 1, 0));
+}
+
+#[test]
+fn a_shared_allocation_without_a_holder_is_waited_for_while_the_table_is_locked() {
+    let place = Place::with_limit(100);
+    let slice = place.slice();
+    let mut exporter = holder(&slice);
+    let slot = slice.join().unwrap();
+    exporter.kill();
+    // Another process, such as a daemon that releases the exporter's slot, is at the table.
+    let mut other = stopped_inside(&place);
+    reap(&slice);
+    let reaped = slot.reap(boot_time_ns()).unwrap();
+    assert_eq!((reaped.freed, reaped.waiting), (0, 1));
+    let usage = slot.usage(0);
+    assert_eq!((usage.charged, usage.ended), (60, 60));
+    other.kill();
+    let reaped = slot.reap(boot_time_ns()).unwrap();
+    assert_eq!((reaped.freed, reaped.waiting), (0, 0));
+    slot.reserve(0, 100).unwrap().commit();
+}
+
+#[test]
 fn the_next_owner_of_a_slot_holds_nothing_of_the_last_ones() {
     let place = Place::with_limit(100);
     let slice = place.slice();
@@ -250,6 +305,11 @@ fn letting_go_twice_takes_nothing_from_others() {
 
 /// A process that was stopped while it changed the table: it has the byte locked that guards it.
 fn stopped_inside(place: &Place) -> Child {
+    stopped_holding(place, 2 << 20)
+}
+
+/// A process that was stopped with a byte of the slots file locked.
+fn stopped_holding(place: &Place, byte: i64) -> Child {
     let path = place.dir.path().join("slots");
     let (mut locked, mut tell) = pipe().unwrap();
     let child = Child::fork(|| {
@@ -261,7 +321,7 @@ fn stopped_inside(place: &Place) -> Child {
         // SAFETY: all zeros is a valid flock.
         let mut lock: libc::flock = unsafe { std::mem::zeroed() };
         lock.l_type = libc::F_WRLCK as libc::c_short;
-        lock.l_start = 2 << 20;
+        lock.l_start = byte;
         lock.l_len = 1;
         // SAFETY: a descriptor and a lock of our own.
         let answer = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) };
@@ -379,7 +439,9 @@ fn whoever_is_killed_while_sharing_leaves_exactly_what_the_others_hold() {
                 true => Listed::No,
                 false => Listed::Unknown,
             };
+            views_agree(&slice);
             slice.reap(boot_time_ns(), &listed).unwrap();
+            views_agree(&slice);
             workers[victim] = start(victim, round << 8 | dice.below(256));
             workers[victim].go.write_all(&[1]).unwrap();
         }
@@ -425,9 +487,7 @@ fn a_table_of_any_bytes_is_read_and_swept() {
         // Where version 2 keeps the table, and the bits that say what of it counts.
         file.write_all_at(&bytes, 1_388_608).unwrap();
         file.write_all_at(&bytes[..512], 2048).unwrap();
-        let read = slice.read().unwrap();
-        assert!(read.usage(0).free <= 100);
-        read.processes();
+        views_agree(&slice);
         let _ = (slot.usage(0), slot.import(0, 7), slot.process(me()));
         assert!(slot.reserve(0, 101).is_err());
         reap(&slice);

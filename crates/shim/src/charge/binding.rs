@@ -6,8 +6,9 @@ use std::ffi::{c_uint, c_ulonglong};
 use std::slice;
 
 use divvy_driver::sys::cuda::{
-    CUarrayMapInfo, CUdevice, CUdeviceptr, CUmemGenericAllocationHandle, CUmemOperationType,
-    CUmulticastObjectProp, CUresourcetype, CUresult, CUstream,
+    CUarrayMapInfo, CUarraySparseSubresourceType, CUdevice, CUdeviceptr,
+    CUmemGenericAllocationHandle, CUmemOperationType, CUmulticastObjectProp, CUresourcetype,
+    CUresult, CUstream,
 };
 
 use crate::account::ProcessAccount;
@@ -90,8 +91,21 @@ fn resource_of(one: &CUarrayMapInfo) -> u64 {
 }
 
 fn part_of(one: &CUarrayMapInfo) -> BindingRegion {
+    // The header's structures, two numbers of 32 bits in a word: level, layer, offsets and extents; or of a tail, layer,
+    // offset and size.
     let [a, b, c, d] = one.subresource;
-    [one.subresourceType.0.into(), a, b, c, d]
+    let low = |word: u64| word & u64::from(u32::MAX);
+    let high = |word: u64| word >> 32;
+    let kind = u64::from(one.subresourceType.0);
+    let (surface, from, size) = match one.subresourceType {
+        CUarraySparseSubresourceType::MIPTAIL => ([kind, low(a)], [b, 0, 0], [c, 1, 1]),
+        _ => {
+            let from = [low(b), high(b), low(c)];
+            ([kind, a], from, [high(c), low(d), high(d)])
+        }
+    };
+    let to = std::array::from_fn(|axis| from[axis].saturating_add(size[axis]));
+    BindingRegion { surface, from, to }
 }
 
 fn bind(
@@ -201,7 +215,11 @@ fn bound<F>(
 
 /// The part of a multicast object that a GPU has there.
 fn on(gpu: usize, at: usize) -> BindingRegion {
-    [gpu as u64, at as u64, 0, 0, 0]
+    BindingRegion {
+        surface: [gpu as u64, at as u64],
+        from: [0; 3],
+        to: [1; 3],
+    }
 }
 
 pub fn unbind<F>(

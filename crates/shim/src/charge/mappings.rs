@@ -15,8 +15,42 @@ pub struct Mappings<B> {
     bound: HashMap<u64, Vec<(BindingRegion, u64)>>,
 }
 
-/// The part of a resource that a handle is bound to, as the binding function encodes it.
-pub type BindingRegion = [u64; 5];
+/// The part of a resource that a handle is bound to: a box in one of its surfaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BindingRegion {
+    /// The surface, as the binding function encodes it: regions of two surfaces never overlap.
+    pub surface: [u64; 2],
+    pub from: [u64; 3],
+    pub to: [u64; 3],
+}
+
+impl BindingRegion {
+    fn overlaps(&self, other: &Self) -> bool {
+        let along =
+            |axis: usize| self.from[axis] < other.to[axis] && other.from[axis] < self.to[axis];
+        self.surface == other.surface && (0..3).all(along)
+    }
+
+    /// The boxes of it that lie outside of a region that overlaps it.
+    fn without(mut self, other: &Self) -> Vec<Self> {
+        let mut outside = Vec::new();
+        for axis in 0..3 {
+            if self.from[axis] < other.from[axis] {
+                let mut before = self;
+                before.to[axis] = other.from[axis];
+                self.from[axis] = other.from[axis];
+                outside.push(before);
+            }
+            if self.to[axis] > other.to[axis] {
+                let mut after = self;
+                after.from[axis] = other.to[axis];
+                self.to[axis] = other.to[axis];
+                outside.push(after);
+            }
+        }
+        outside
+    }
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Handle<B> {
@@ -29,7 +63,11 @@ struct Handle<B> {
 /// The result of [`Mappings::take_bound`].
 #[derive(Default)]
 #[must_use]
-pub struct Bound(Vec<(BindingRegion, u64)>);
+pub struct Bound {
+    resource: u64,
+    part: Option<BindingRegion>,
+    taken: Vec<(BindingRegion, u64)>,
+}
 
 /// The result of [`Mappings::release`].
 #[must_use]
@@ -169,29 +207,45 @@ impl<B: Clone> Mappings<B> {
         dead
     }
 
-    /// Takes out what is bound to a part of a resource, or to all of it. What is bound to a part that only overlaps it stays.
+    /// Takes out what is bound to a part of a resource, or to all of it, and what overlaps the part.
     pub fn take_bound(&mut self, resource: u64, part: Option<BindingRegion>) -> Bound {
         let Some(bound) = self.bound.get_mut(&resource) else {
             return Bound::default();
         };
-        let taken = bound.extract_if(.., |(of, _)| part.is_none_or(|part| *of == part));
-        let taken = Bound(taken.collect());
+        let is_in = |of: &BindingRegion| part.is_none_or(|part| of.overlaps(&part));
+        let taken = bound.extract_if(.., |(of, _)| is_in(of)).collect();
         if bound.is_empty() {
             self.bound.remove(&resource);
         }
-        taken
+        Bound {
+            resource,
+            part,
+            taken,
+        }
     }
 
-    /// Ends the bindings that were taken out. Returns the backings without a holder.
-    pub fn unbound(&mut self, taken: Bound) -> Vec<B> {
-        let handles = taken.0.into_iter().map(|(_, handle)| handle);
+    /// Ends the bindings that were taken out, and keeps what of them lies outside of the part. Returns the backings
+    /// without a holder.
+    pub fn unbound(&mut self, bound: Bound) -> Vec<B> {
+        for (of, handle) in &bound.taken {
+            let rest = bound.part.map_or_else(Vec::new, |part| of.without(&part));
+            for piece in rest {
+                if let Some(known) = self.handles.get_mut(handle) {
+                    known.mappings += 1;
+                    let bound = self.bound.entry(bound.resource).or_default();
+                    bound.push((piece, *handle));
+                }
+            }
+        }
+        let handles = bound.taken.into_iter().map(|(_, handle)| handle);
         handles.filter_map(|handle| self.unhold(handle)).collect()
     }
 
     /// The driver refused to unbind it.
     pub fn undo_take(&mut self, resource: u64, taken: Bound) {
-        if !taken.0.is_empty() {
-            self.bound.entry(resource).or_default().extend(taken.0);
+        if !taken.taken.is_empty() {
+            let bound = self.bound.entry(resource).or_default();
+            bound.extend(taken.taken);
         }
     }
 
@@ -241,6 +295,15 @@ mod tests {
         assert_eq!(mappings.create(7, PAGE), None);
         mappings.map(0x1000, 7);
         mappings
+    }
+
+    /// The tiles of a level from one to another.
+    fn tiles(from: u64, to: u64) -> BindingRegion {
+        BindingRegion {
+            surface: [0; 2],
+            from: [from, 0, 0],
+            to: [to, 4, 1],
+        }
     }
 
     /// Unbinds a part of resource 1, or all of it.
@@ -357,7 +420,7 @@ mod tests {
         mappings.retain(9);
         mappings.map(0x5000, 9);
         assert_eq!(mappings.unmap(0x5000, 0x1000).dead().count(), 0);
-        assert!(mappings.bind(1, [0; 5], 9).is_empty());
+        assert!(mappings.bind(1, tiles(0, 1), 9).is_empty());
         assert!(end(&mut mappings, None).is_empty());
     }
 
@@ -365,15 +428,15 @@ mod tests {
     fn what_is_bound_lives_until_it_is_unbound_or_its_resource_is_gone() {
         let mut mappings = mapped();
         assert_eq!(mappings.create(8, OTHER), None);
-        assert!(mappings.bind(1, [1; 5], 7).is_empty());
-        assert!(mappings.bind(1, [2; 5], 8).is_empty());
+        assert!(mappings.bind(1, tiles(1, 2), 7).is_empty());
+        assert!(mappings.bind(1, tiles(2, 3), 8).is_empty());
         assert_eq!(mappings.release(8).unwrap().dead, None);
         assert_eq!(mappings.unmap(0x1000, 0x1000).dead().count(), 0);
         assert_eq!(mappings.release(7).unwrap().dead, None);
-        assert!(end(&mut mappings, Some([3; 5])).is_empty());
+        assert!(end(&mut mappings, Some(tiles(3, 4))).is_empty());
         let taken = mappings.take_bound(1, None);
         mappings.undo_take(1, taken);
-        assert_eq!(end(&mut mappings, Some([1; 5])), [PAGE]);
+        assert_eq!(end(&mut mappings, Some(tiles(1, 2))), [PAGE]);
         assert_eq!(end(&mut mappings, None), [OTHER]);
         assert!(end(&mut mappings, None).is_empty());
     }
@@ -382,14 +445,72 @@ mod tests {
     fn what_is_bound_over_something_else_ends_it() {
         let mut mappings = mapped();
         assert_eq!(mappings.create(8, OTHER), None);
-        assert!(mappings.bind(1, [1; 5], 8).is_empty());
+        assert!(mappings.bind(1, tiles(1, 2), 8).is_empty());
         assert_eq!(mappings.release(8).unwrap().dead, None);
-        assert_eq!(mappings.bind(1, [1; 5], 7), [OTHER]);
+        assert_eq!(mappings.bind(1, tiles(1, 2), 7), [OTHER]);
         // The same again is no change.
-        assert!(mappings.bind(1, [1; 5], 7).is_empty());
+        assert!(mappings.bind(1, tiles(1, 2), 7).is_empty());
         assert_eq!(mappings.release(7).unwrap().dead, None);
         assert_eq!(mappings.unmap(0x1000, 0x1000).dead().count(), 0);
         assert_eq!(end(&mut mappings, None), [PAGE]);
+    }
+
+    #[test]
+    fn a_binding_over_parts_of_an_earlier_one_ends_it_with_its_last_part() {
+        let mut mappings = mapped();
+        assert_eq!(mappings.create(8, OTHER), None);
+        assert!(mappings.bind(1, tiles(0, 4), 7).is_empty());
+        assert_eq!(mappings.unmap(0x1000, 0x1000).dead().count(), 0);
+        assert_eq!(mappings.release(7).unwrap().dead, None);
+        // The middle, refused once, then the two ends; another surface does not count.
+        let refused = mappings.take_bound(1, Some(tiles(1, 3)));
+        mappings.undo_take(1, refused);
+        assert!(mappings.bind(1, tiles(1, 3), 8).is_empty());
+        let elsewhere = BindingRegion {
+            surface: [0, 1],
+            ..tiles(0, 4)
+        };
+        assert!(mappings.bind(1, elsewhere, 8).is_empty());
+        assert!(mappings.bind(1, tiles(0, 1), 8).is_empty());
+        assert_eq!(end(&mut mappings, Some(tiles(3, 4))), [PAGE]);
+        assert_eq!(mappings.release(8).unwrap().dead, None);
+        assert!(end(&mut mappings, Some(tiles(0, 4))).is_empty());
+        assert_eq!(end(&mut mappings, None), [OTHER]);
+    }
+
+    #[test]
+    fn the_rest_of_a_region_is_the_region_without_the_other() {
+        let volume = |region: &BindingRegion| -> u64 {
+            (0..3)
+                .map(|axis| region.to[axis] - region.from[axis])
+                .product()
+        };
+        let cube = |from: [u64; 3], to: [u64; 3]| BindingRegion {
+            surface: [0; 2],
+            from,
+            to,
+        };
+        let whole = cube([1, 1, 1], [4, 4, 4]);
+        for corner in 0..125 {
+            let from = [corner % 5, corner / 5 % 5, corner / 25];
+            for size in 1..4 {
+                let other = cube(from, from.map(|at| at + size));
+                if !whole.overlaps(&other) {
+                    continue;
+                }
+                let rest = whole.without(&other);
+                let shared: u64 = (0..3)
+                    .map(|axis| {
+                        whole.to[axis].min(other.to[axis]) - whole.from[axis].max(other.from[axis])
+                    })
+                    .product();
+                assert_eq!(rest.iter().map(volume).sum::<u64>() + shared, 27);
+                assert!(
+                    rest.iter()
+                        .all(|piece| volume(piece) > 0 && !piece.overlaps(&other))
+                );
+            }
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! itself, launches kernels.
 
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
 use std::thread;
@@ -63,6 +64,9 @@ struct Hold {
     /// Launch kernels meanwhile
     #[arg(long)]
     busy: bool,
+    /// The program that it becomes then
+    #[arg(last = true)]
+    becomes: Vec<String>,
 }
 
 #[derive(Args, Clone)]
@@ -164,6 +168,9 @@ fn hold(args: &Hold) -> Result<ExitCode> {
             device.synchronize()?;
         }
         thread::sleep(Duration::from_millis(10));
+    }
+    if let [program, words @ ..] = args.becomes.as_slice() {
+        return Err(Command::new(program).args(words).exec().into());
     }
     Ok(ExitCode::from(u8::from(refused)))
 }

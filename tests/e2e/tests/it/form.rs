@@ -370,3 +370,33 @@ fn a_job_sees_what_is_mounted_outside_later() {
         ("seen\n", "")
     );
 }
+
+#[test]
+fn a_read_only_sandbox_is_told_what_to_bind() {
+    let unshare = ["unshare", "--user", "--map-root-user", "--mount", "--"];
+    let mut try_it = Command::new(unshare[0]);
+    let possible = try_it.args(&unshare[1..]).arg("true").wait_bounded();
+    if !possible.is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: this machine lets nobody make mount namespaces");
+        return;
+    }
+    let home = Home::new("a100-80gb:1").variable("DIVVY_FORM", "preload");
+    let probe = home.program("cudarc_probe");
+    let read_only =
+        "mount --bind $DIVVY_SLICE $DIVVY_SLICE && mount -o remount,bind,ro $DIVVY_SLICE";
+    let hidden = "mount -t tmpfs none $DIVVY_SLICE";
+    for sandbox in [read_only, hidden] {
+        let script = format!("{sandbox} && exec {probe} fill");
+        let mut words = vec!["run", "--no-daemon", "--gpu-memory", "4G", "--"];
+        words.extend(unshare);
+        words.extend(["sh", "-c", &script]);
+        let said = home.divvy(&words);
+        let slice = home.path().join("slices").join("solo-1");
+        let remedy = format!(
+            "in a sandbox of job solo-1, bind {} into it, writable",
+            slice.display()
+        );
+        assert!(said.stderr.contains(&remedy), "{sandbox}: {}", said.stderr);
+        assert!(said.stdout.contains("\"got_bytes\":0,"), "{}", said.stdout);
+    }
+}

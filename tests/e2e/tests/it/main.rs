@@ -11,6 +11,7 @@ mod commands;
 mod compute;
 mod crash;
 mod dask;
+mod dead;
 mod docker;
 mod docs;
 mod doctor;

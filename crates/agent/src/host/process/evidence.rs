@@ -119,6 +119,14 @@ pub fn has_mapped(pid: u32, file: &KnownFile) -> bool {
     maps(pid).is_some_and(|maps| mappings(&maps).any(|mapping| file.is(&mapping)))
 }
 
+/// Whether a process is known to map files, and not this one. A process that is ending maps none.
+pub fn maps_other_files(pid: u32, file: &KnownFile) -> bool {
+    maps(pid).is_some_and(|maps| {
+        let mut any = mappings(&maps).peekable();
+        any.peek().is_some() && !any.any(|mapping| file.is(&mapping))
+    })
+}
+
 /// The program's name; empty when the process is gone. At most 15 bytes, and whatever the process likes it to be.
 pub fn name(pid: u32) -> String {
     let comm = fs::read(proc_path(pid, "comm")).unwrap_or_default();

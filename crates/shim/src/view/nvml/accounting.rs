@@ -11,8 +11,8 @@ use super::members::{Member, Members};
 use super::{filled, gpu_of, limited};
 use crate::route::hook::Real;
 
-impl Entry for c_uint {
-    const EMPTY: Self = 0;
+// SAFETY: an integer.
+unsafe impl Entry for c_uint {
     fn pid(&self) -> u32 {
         *self
     }

@@ -2,9 +2,13 @@
 //!
 //! The driver's lists are filtered. A list of compute processes is also completed from the ledger: inside a container
 //! the driver may list nothing, or pids of another namespace.
+//!
+//! Entries of compute, graphics and MPS processes are wider for some drivers, and the program expects its own driver's
+//! width ([`divvy_driver::nvml::entries`]).
 
 use std::ffi::c_uint;
 
+use divvy_driver::nvml::entries::{Entries, WIDEST};
 use divvy_driver::sys::nvml::{
     NO_INSTANCE, nvmlDevice_t, nvmlEncoderSessionInfo_t, nvmlFBCSessionInfo_t,
     nvmlProcessDetail_v1_t, nvmlProcessDetailList_t, nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t,
@@ -22,10 +26,13 @@ const SPARE: usize = 64;
 /// More processes than one GPU has.
 const MOST: usize = 1 << 16;
 
-/// One entry of a list, about one process.
-pub trait Entry: Copy {
-    /// A place for the driver to write to.
-    const EMPTY: Self;
+/// One entry of a list, about one process: integers, so that any bytes are one.
+///
+/// # Safety
+/// Every bit pattern is a valid value.
+pub unsafe trait Entry: Copy {
+    /// Whether some drivers write wider entries than the function's declaration says.
+    const IS_WIDER_SOMEWHERE: bool = false;
     fn pid(&self) -> u32;
     /// Shows what the process uses, where the list has that.
     fn show(&mut self, _used: u64) {}
@@ -35,11 +42,8 @@ pub trait Entry: Copy {
     }
 }
 
-impl Entry for nvmlProcessInfo_v1_t {
-    const EMPTY: Self = nvmlProcessInfo_v1_t {
-        pid: 0,
-        usedGpuMemory: 0,
-    };
+// SAFETY: integers only.
+unsafe impl Entry for nvmlProcessInfo_v1_t {
     fn pid(&self) -> u32 {
         self.pid
     }
@@ -47,17 +51,16 @@ impl Entry for nvmlProcessInfo_v1_t {
         self.usedGpuMemory = used;
     }
     fn of(pid: u32) -> Option<Self> {
-        Some(nvmlProcessInfo_v1_t { pid, ..Self::EMPTY })
+        Some(nvmlProcessInfo_v1_t {
+            pid,
+            usedGpuMemory: 0,
+        })
     }
 }
 
-impl Entry for nvmlProcessInfo_v2_t {
-    const EMPTY: Self = nvmlProcessInfo_v2_t {
-        pid: 0,
-        usedGpuMemory: 0,
-        gpuInstanceId: NO_INSTANCE,
-        computeInstanceId: NO_INSTANCE,
-    };
+// SAFETY: integers only.
+unsafe impl Entry for nvmlProcessInfo_v2_t {
+    const IS_WIDER_SOMEWHERE: bool = true;
     fn pid(&self) -> u32 {
         self.pid
     }
@@ -65,18 +68,17 @@ impl Entry for nvmlProcessInfo_v2_t {
         self.usedGpuMemory = used;
     }
     fn of(pid: u32) -> Option<Self> {
-        Some(nvmlProcessInfo_v2_t { pid, ..Self::EMPTY })
+        Some(nvmlProcessInfo_v2_t {
+            pid,
+            usedGpuMemory: 0,
+            gpuInstanceId: NO_INSTANCE,
+            computeInstanceId: NO_INSTANCE,
+        })
     }
 }
 
-impl Entry for nvmlProcessDetail_v1_t {
-    const EMPTY: Self = nvmlProcessDetail_v1_t {
-        pid: 0,
-        usedGpuMemory: 0,
-        gpuInstanceId: NO_INSTANCE,
-        computeInstanceId: NO_INSTANCE,
-        usedGpuCcProtectedMemory: 0,
-    };
+// SAFETY: integers only.
+unsafe impl Entry for nvmlProcessDetail_v1_t {
     fn pid(&self) -> u32 {
         self.pid
     }
@@ -84,16 +86,21 @@ impl Entry for nvmlProcessDetail_v1_t {
         self.usedGpuMemory = used;
     }
     fn of(pid: u32) -> Option<Self> {
-        Some(nvmlProcessDetail_v1_t { pid, ..Self::EMPTY })
+        Some(nvmlProcessDetail_v1_t {
+            pid,
+            usedGpuMemory: 0,
+            gpuInstanceId: NO_INSTANCE,
+            computeInstanceId: NO_INSTANCE,
+            usedGpuCcProtectedMemory: 0,
+        })
     }
 }
 
 /// Entries about a process that say nothing about its memory, and that only the driver can make.
 macro_rules! filtered {
     ($($entry:ident)*) => {$(
-        impl Entry for $entry {
-            // SAFETY: integers only, for which all zero bits are a value.
-            const EMPTY: Self = unsafe { std::mem::zeroed() };
+        // SAFETY: integers only.
+        unsafe impl Entry for $entry {
             fn pid(&self) -> u32 {
                 self.pid
             }
@@ -140,10 +147,17 @@ fn list<E: Entry>(
     let Some(mut room) = OutputList::of(count, infos) else {
         return real.call();
     };
-    // SAFETY: room for `count` entries of the function's own version.
-    let all = everyone(|count, entries| unsafe { (real.function)(device, count, entries) });
+    // SAFETY: room for `count` entries of any layout.
+    let all = whole(|count, entries| unsafe { (real.function)(device, count, entries) });
     match all {
-        Ok(all) => room.answer(&ours(account, device, all, complete)),
+        Ok((stride, all)) => {
+            let entries = all.iter().map(|(entry, _)| *entry).collect();
+            let rest = |entry: &E| {
+                let theirs = all.iter().find(|(theirs, _)| theirs.pid() == entry.pid());
+                theirs.map_or([0; WIDEST], |(_, rest)| *rest)
+            };
+            room.answer_in(stride, rest, &ours(account, device, entries, complete))
+        }
         Err(result) => result,
     }
 }
@@ -259,21 +273,34 @@ fn ours<E: Entry>(
 /// # Errors
 /// The driver's.
 pub fn everyone<E: Entry>(
-    mut ask: impl FnMut(&mut c_uint, *mut E) -> nvmlReturn_t,
+    ask: impl FnMut(&mut c_uint, *mut E) -> nvmlReturn_t,
 ) -> Result<Vec<E>, nvmlReturn_t> {
-    let mut entries = vec![E::EMPTY; SPARE];
+    whole(ask).map(|(_, all)| all.into_iter().map(|(entry, _)| entry).collect())
+}
+
+/// An entry as declared, and what the driver wrote after it.
+type WholeEntry<E> = (E, [u8; WIDEST]);
+
+/// The driver's whole list, and how many bytes apart its entries are.
+fn whole<E: Entry>(
+    mut ask: impl FnMut(&mut c_uint, *mut E) -> nvmlReturn_t,
+) -> Result<(usize, Vec<WholeEntry<E>>), nvmlReturn_t> {
+    let mut room = SPARE;
     loop {
-        let mut count = entries.len() as c_uint;
+        let mut entries = Entries::<E>::with_room(room);
+        let mut count = room as c_uint;
         let result = ask(&mut count, entries.as_mut_ptr());
         let count = count as usize;
         match result {
             nvmlReturn_t::SUCCESS => {
-                entries.truncate(count);
-                return Ok(entries);
+                let stride = match E::IS_WIDER_SOMEWHERE {
+                    true => entries.stride(count),
+                    false => size_of::<E>(),
+                };
+                // SAFETY: any bytes are an entry.
+                return Ok((stride, unsafe { entries.read(count, stride) }));
             }
-            nvmlReturn_t::INSUFFICIENT_SIZE if entries.len() < MOST => {
-                entries.resize(count.max(entries.len()) + SPARE, E::EMPTY);
-            }
+            nvmlReturn_t::INSUFFICIENT_SIZE if room < MOST => room = count.max(room) + SPARE,
             result => return Err(result),
         }
     }
@@ -303,17 +330,32 @@ impl<E: Copy> OutputList<E> {
 
     /// Answers as NVML does: how many there are, and as many if there is room.
     pub fn answer(&mut self, list: &[E]) -> nvmlReturn_t {
+        self.answer_in(size_of::<E>(), |_| [0; WIDEST], list)
+    }
+
+    /// The same in entries of `stride` bytes, each with its `rest`.
+    fn answer_in(
+        &mut self,
+        stride: usize,
+        rest: impl Fn(&E) -> [u8; WIDEST],
+        list: &[E],
+    ) -> nvmlReturn_t {
         // SAFETY: not null, and the driver would write it too.
         unsafe { self.count.write(list.len() as c_uint) };
         if list.len() > self.room {
             return nvmlReturn_t::INSUFFICIENT_SIZE;
         }
-        if !list.is_empty() {
-            // SAFETY: the program says that there is room for so many entries.
+        let start = self.entries.cast::<u8>();
+        for (at, entry) in list.iter().enumerate() {
+            let rest = &rest(entry)[..stride - size_of::<E>()];
+            // SAFETY: the program says that there is room for so many entries, and they are as wide as its driver's.
             unsafe {
-                self.entries
-                    .copy_from_nonoverlapping(list.as_ptr(), list.len())
-            };
+                let place = start.add(at * stride);
+                place.cast::<E>().write_unaligned(*entry);
+                place
+                    .add(size_of::<E>())
+                    .copy_from_nonoverlapping(rest.as_ptr(), rest.len());
+            }
         }
         nvmlReturn_t::SUCCESS
     }
@@ -323,6 +365,66 @@ impl<E: Copy> OutputList<E> {
         match self.answer(list) {
             nvmlReturn_t::SUCCESS if list.is_empty() => nvmlReturn_t::NOT_FOUND,
             result => result,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A driver that writes `stride` bytes for each of its processes.
+    fn driver(
+        stride: usize,
+        pids: Vec<u32>,
+    ) -> impl FnMut(&mut c_uint, *mut nvmlProcessInfo_v2_t) -> nvmlReturn_t {
+        move |count, entries| {
+            let room = std::mem::replace(count, pids.len() as c_uint) as usize;
+            if room < pids.len() {
+                return nvmlReturn_t::INSUFFICIENT_SIZE;
+            }
+            for (at, pid) in pids.iter().enumerate() {
+                let entry = nvmlProcessInfo_v2_t::of(*pid).expect("a process list is completed");
+                // SAFETY: room for `count` entries of the widest layout.
+                unsafe {
+                    let place = entries.cast::<u8>().add(at * stride);
+                    place.write_bytes(*pid as u8, stride);
+                    place.cast::<nvmlProcessInfo_v2_t>().write_unaligned(entry);
+                }
+            }
+            nvmlReturn_t::SUCCESS
+        }
+    }
+
+    #[test]
+    fn a_process_list_is_answered_in_the_drivers_own_stride() {
+        const OWN: usize = size_of::<nvmlProcessInfo_v2_t>();
+        for stride in [OWN, 32, 40] {
+            for processes in [1u32, 3, 40, 49, 64, 65, 193, 400] {
+                let pids: Vec<u32> = (1..=processes).collect();
+                let (found, all) = whole(driver(stride, pids)).unwrap();
+                assert_eq!((found, all.len()), (stride, processes as usize));
+                // The last of the driver's, and one that only the ledger knows.
+                let (last, rest) = *all.last().unwrap();
+                let list = [last, nvmlProcessInfo_v2_t::of(7777).unwrap()];
+                let mut room = vec![0u64; 2 * stride / 8];
+                let mut count = 2;
+                let mut output = OutputList::of(&raw mut count, room.as_mut_ptr().cast()).unwrap();
+                let rest = |entry: &nvmlProcessInfo_v2_t| match entry.pid == last.pid {
+                    true => rest,
+                    false => [0; WIDEST],
+                };
+                assert_eq!(output.answer_in(found, rest, &list), nvmlReturn_t::SUCCESS);
+                let bytes: Vec<u8> = room.iter().flat_map(|word| word.to_ne_bytes()).collect();
+                let pid = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
+                assert_eq!((pid(0), pid(stride)), (processes, 7777));
+                assert!(
+                    bytes[OWN..stride]
+                        .iter()
+                        .all(|byte| *byte == processes as u8)
+                );
+                assert!(bytes[stride + OWN..].iter().all(|byte| *byte == 0));
+            }
         }
     }
 }

@@ -52,15 +52,8 @@ pub struct Row {
 
 const _: () = assert!(size_of::<Row>() == 4128 && offset_of!(Row, name) == 32);
 
-impl Entry for Row {
-    const EMPTY: Self = Row {
-        pid: 0,
-        used: 0,
-        gpu_instance: NO_INSTANCE,
-        compute_instance: NO_INSTANCE,
-        protected: 0,
-        name: [0; 4096],
-    };
+// SAFETY: integers only.
+unsafe impl Entry for Row {
     fn pid(&self) -> u32 {
         self.pid
     }
@@ -68,7 +61,14 @@ impl Entry for Row {
         self.used = used;
     }
     fn of(pid: u32) -> Option<Self> {
-        let mut row = Row { pid, ..Self::EMPTY };
+        let mut row = Row {
+            pid,
+            used: 0,
+            gpu_instance: NO_INSTANCE,
+            compute_instance: NO_INSTANCE,
+            protected: 0,
+            name: [0; 4096],
+        };
         // Another user's program has no path for us, but a name.
         let path = std::fs::read_link(format!("/proc/{pid}/exe"))
             .map(std::path::PathBuf::into_os_string)
