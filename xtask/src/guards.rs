@@ -1,20 +1,22 @@
 //! No body of an `if let`, `while let` or `match` takes a lock whose guard its condition still holds.
 //!
 //! A temporary in the condition lives through the body. Clippy's `significant_drop_in_scrutinee` sees plain conditions, and no chain
-//! of `&&`. This test reads syntax alone: a function is known by its name in its crate, and a lock by the name of the function that
-//! gives its guard, or of the field that is locked.
+//! of `&&`. This test reads syntax alone, by names in a crate. A lock has the name of the function that gives its guard, or of the
+//! field that is locked.
 #![cfg(test)]
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use syn::visit::{self, Visit};
-use syn::{Expr, ExprMatch, ExprMethodCall, ImplItemFn, ItemFn, ReturnType, Signature, Type};
+use syn::{
+    Expr, ExprMatch, ExprMethodCall, ImplItemFn, ItemFn, Member, ReturnType, Signature, Type,
+};
 
 use crate::sources::sources;
 
 type Names = BTreeSet<String>;
 
-/// What the functions of one name do, in one crate.
+/// The calls and locks of all functions with one name, in one crate.
 #[derive(Default, Clone)]
 struct Function {
     calls: Names,
@@ -54,7 +56,10 @@ fn gives_guard(signature: &Signature) -> bool {
 fn last_name(of: &Expr) -> Option<String> {
     match of {
         Expr::Path(path) => path.path.segments.last().map(|last| last.ident.to_string()),
-        Expr::Field(field) => Some(field.member.to_token_string()),
+        Expr::Field(field) => Some(match &field.member {
+            Member::Named(name) => name.to_string(),
+            Member::Unnamed(index) => index.index.to_string(),
+        }),
         Expr::MethodCall(call) => Some(call.method.to_string()),
         Expr::Paren(inner) => last_name(&inner.expr),
         Expr::Reference(inner) => last_name(&inner.expr),
@@ -62,20 +67,7 @@ fn last_name(of: &Expr) -> Option<String> {
     }
 }
 
-trait Named {
-    fn to_token_string(&self) -> String;
-}
-
-impl Named for syn::Member {
-    fn to_token_string(&self) -> String {
-        match self {
-            syn::Member::Named(name) => name.to_string(),
-            syn::Member::Unnamed(index) => index.index.to_string(),
-        }
-    }
-}
-
-/// What an expression calls, and which locks it takes. `now` leaves out closures, which run when the guard may be gone, and blocks,
+/// Collects an expression's calls, and the locks that it takes. `now` leaves out closures, which run when the guard may be gone, and blocks,
 /// whose temporaries end with them.
 struct Reader<'a> {
     givers: &'a Names,
