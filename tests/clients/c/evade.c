@@ -6,6 +6,7 @@
  *   evade dlmopen GIB FILE LIB      calls from a library in a namespace of its own
  *   evade newer GIB FILE LIB        as plain, once it has looked up a function that is newer than the limiter in that library
  *   evade copy GIB FILE CUDA        finds the functions of a copy of the driver in that file's own symbol table
+ *   evade leader GIB FILE CUDA      as copy, in a thread that outlives the first one
  *   evade forge GIB FILE            is charged, and then wipes out whatever looks like an amount of memory in its slice
  *   evade raise GIB FILE            writes a limit of its own into its slice before each allocation, until it has all it wants
  *   evade frame GIB PID             is charged, writes PID's process into its own place in its slice, and is gone
@@ -17,6 +18,7 @@
 #include <elf.h>
 #include <fcntl.h>
 #include <link.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -214,15 +216,13 @@ static void wait_for(const char *file)
         usleep(10000);
 }
 
-int main(int count, char **words)
+/* Ends the process. */
+static void *evade(void *arguments)
 {
-    if (count < 4) {
-        fprintf(stderr, "usage: evade WAY GIB FILE [LIB]\n");
-        return 2;
-    }
+    char **words = arguments;
     const char *way = words[1];
     unsigned gib = (unsigned)atoi(words[2]);
-    const char *library = count > 4 ? words[4] : "libcuda.so.1";
+    const char *library = words[4] ? words[4] : "libcuda.so.1";
     int result;
     if (strcmp(way, "newer") == 0) {
         void *newer = must(dlopen(library, RTLD_NOW | RTLD_LOCAL), library);
@@ -234,8 +234,9 @@ int main(int count, char **words)
     } else if (strcmp(way, "dlmopen") == 0) {
         result = by_library(dlmopen(LM_ID_NEWLM, library, RTLD_NOW), gib);
     } else {
+        int is_copy = strcmp(way, "copy") == 0 || strcmp(way, "leader") == 0;
         void *driver = must(dlopen(library, RTLD_NOW | RTLD_LOCAL), library);
-        struct cuda cuda = all(driver, strcmp(way, "copy") == 0 ? in_table : dlsym);
+        struct cuda cuda = all(driver, is_copy ? in_table : dlsym);
         result = strcmp(way, "raise") == 0 ? raise_and_hold(&cuda, gib) : hold(&cuda, gib);
     }
     if (strcmp(way, "forge") == 0)
@@ -247,7 +248,23 @@ int main(int count, char **words)
     if (strcmp(way, "frame") == 0)
         raise(SIGKILL);
     wait_for(words[3]);
-    return 0;
+    exit(0);
+}
+
+int main(int count, char **words)
+{
+    if (count < 4) {
+        fprintf(stderr, "usage: evade WAY GIB FILE [LIB]\n");
+        return 2;
+    }
+    pthread_t thread;
+    if (strcmp(words[1], "leader") != 0)
+        evade(words);
+    if (pthread_create(&thread, NULL, evade, words) != 0) {
+        perror("pthread_create");
+        return 1;
+    }
+    pthread_exit(NULL);
 }
 
 #endif

@@ -16,12 +16,12 @@ use divvy_ledger::{
     OpenError, ProcessIdentity, ProcessState, ProcessUsage, SliceSpec, Snapshot, is_settled,
 };
 
-use super::attribution::{AttributedProcess, Attribution, Ownership, PidLookup};
+use super::attribution::{AttributedProcess, Attribution, Ownership, PidLookup, ProcessEvidence};
 use super::outside::OutsideProcess;
 use super::watched_jobs::{self, WatchedJobs};
 use super::{FaultyGpu, GpuProcess, Observation, ObservedGpu};
 use crate::host::clock::boot_ns;
-use crate::host::process::evidence::{KnownFiles, ProcessEvidence, has_mapped};
+use crate::host::process::evidence::{KnownFiles, has_mapped};
 use crate::host::process::{self, Process};
 
 /// What was seen.
@@ -410,8 +410,7 @@ impl NodeSample {
             None => {
                 let inside = kin.evidence(seen.pid, seen.used, marks);
                 self.evidence.insert(seen.pid, inside);
-                if inside.has_driver == Some(false) {
-                    // The memory's holder is not the process that has this pid here.
+                if inside.is_another {
                     return sight(person.process, ProcessOwner::Unmanaged);
                 }
                 inside.limiter

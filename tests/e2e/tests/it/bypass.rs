@@ -22,7 +22,7 @@ pub fn preloaded(sim: &str) -> Home {
 /// The C program that evades, and the library that it evades with, built in the test's folder against the simulated driver.
 pub struct Evader<'a> {
     home: &'a Home,
-    program: String,
+    pub program: String,
 }
 
 impl<'a> Evader<'a> {
@@ -47,7 +47,7 @@ impl<'a> Evader<'a> {
     }
 
     /// A copy of the driver under another name.
-    fn copy_of_the_driver(&self) -> String {
+    pub fn copy_of_the_driver(&self) -> String {
         let copy = self.home.scratch().join("my-own-driver.so");
         fs::copy(self.home.program("libdivvy_sim.so"), &copy).expect("the folder can be written");
         path(&copy)
@@ -312,6 +312,17 @@ fn a_program_that_goes_past_the_hooks_is_told() {
         home.open(way);
         let _ = home.ended(&job);
     }
+}
+
+#[test]
+fn a_process_whose_first_thread_has_ended_is_its_jobs() {
+    let home = preloaded("a100-80gb:1");
+    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let evader = Evader::build(&home);
+    let job = evader.submit("leader", Some(&evader.copy_of_the_driver()));
+    let ended = home.ended(&job);
+    assert_eq!(ended.end_reason, Some(EndReason::Bypass), "{ended:?}");
+    assert_eq!(ended.bypasses[0].kind, BypassWay::Unlimited, "{ended:?}");
 }
 
 #[test]
