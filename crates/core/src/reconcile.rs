@@ -4,13 +4,14 @@
 //! driver's list ─┐
 //! ledgers ───────┼─► compare(GPU) ─┬─► per slice: mismatch, and the bytes that its limit has to count besides
 //! attribution ───┘                 ├─► memory that belongs to no slice (unmanaged)
-//!                                  └─► suspects ─► watchlist ─► bypass, once it was seen twice
+//!                                  └─► suspects ─► watchlist ─► bypass, at the second look that finds it
 //! ```
 //! The job itself writes its ledger, so the driver's figure wins. The agent observes, and acts by [`BypassPolicy`].
 //!
 //! May use: `units`, `model`.
 
 mod granted;
+mod looks;
 mod watchlist;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub use granted::GrantHistory;
+pub use looks::{LONGEST_GAP, MEAN_GAP, random_gap};
 pub use watchlist::{BootNanos, BypassChange, Watchlist};
 
 use crate::model::job_state::Process;

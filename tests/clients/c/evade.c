@@ -7,6 +7,9 @@
  *   evade newer GIB FILE LIB        as plain, once it has looked up a function that is newer than the limiter in that library
  *   evade copy GIB FILE CUDA        finds the functions of a copy of the driver in that file's own symbol table
  *   evade leader GIB FILE CUDA      as copy, in a thread that outlives the first one
+ *   evade flicker GIB FILE CUDA HOLD PAUSE blind|beat
+ *                                   as copy, and gives all back after HOLD ms, again and again: PAUSE ms after it did, or
+ *                                   after the next heartbeat that the daemon then writes into its slice
  *   evade forge GIB FILE            is charged, and then wipes out whatever looks like an amount of memory in its slice
  *   evade raise GIB FILE            writes a limit of its own into its slice before each allocation, until it has all it wants
  *   evade frame GIB PID             is charged, writes PID's process into its own place in its slice, and is gone
@@ -175,6 +178,28 @@ static int raise_and_hold(const struct cuda *cuda, unsigned gib)
     return result;
 }
 
+/* The heartbeat lies at byte 136 of `control`. Ends when the file is there. */
+static int flicker(void *driver, const struct cuda *cuda, unsigned gib, char **words)
+{
+    enum { HEARTBEAT = 136 / 8 };
+    size_t count;
+    int (*reset)(int) = must(in_table(driver, "cuDevicePrimaryCtxReset_v2"), "cuDevicePrimaryCtxReset_v2");
+    useconds_t hold_for = (useconds_t)atoi(words[5]) * 1000, pause_for = (useconds_t)atoi(words[6]) * 1000;
+    uint64_t *control = strcmp(words[7], "beat") == 0 ? mapped("control", &count) : NULL;
+    int result = 0;
+    while (!result && access(words[3], F_OK) != 0) {
+        if (control)
+            for (uint64_t beat = control[HEARTBEAT]; __atomic_load_n(&control[HEARTBEAT], __ATOMIC_SEQ_CST) == beat;)
+                usleep(1000);
+        usleep(pause_for);
+        result = hold(cuda, gib);
+        usleep(hold_for);
+        if (!result)
+            result = reset(0);
+    }
+    return result;
+}
+
 static uint64_t start_time(int pid)
 {
     char path[64], line[1024] = "";
@@ -234,10 +259,13 @@ static void *evade(void *arguments)
     } else if (strcmp(way, "dlmopen") == 0) {
         result = by_library(dlmopen(LM_ID_NEWLM, library, RTLD_NOW), gib);
     } else {
-        int is_copy = strcmp(way, "copy") == 0 || strcmp(way, "leader") == 0;
+        int is_copy = strcmp(way, "copy") == 0 || strcmp(way, "leader") == 0 || strcmp(way, "flicker") == 0;
         void *driver = must(dlopen(library, RTLD_NOW | RTLD_LOCAL), library);
         struct cuda cuda = all(driver, is_copy ? in_table : dlsym);
-        result = strcmp(way, "raise") == 0 ? raise_and_hold(&cuda, gib) : hold(&cuda, gib);
+        if (strcmp(way, "flicker") == 0)
+            result = flicker(driver, &cuda, gib, words);
+        else
+            result = strcmp(way, "raise") == 0 ? raise_and_hold(&cuda, gib) : hold(&cuda, gib);
     }
     if (strcmp(way, "forge") == 0)
         wipe_amounts();

@@ -467,13 +467,12 @@ fn who_stops_for_a_moment_has_not_stopped() {
 }
 
 #[test]
-fn who_is_seen_once_is_not_accused_and_neither_is_the_next_with_that_pid() {
+fn a_process_that_is_suspect_once_is_no_bypass_and_neither_is_the_next_with_that_pid() {
     let on = GpuUuid::from_bytes([1; 16]);
-    let sight = gpu(
-        Bytes::ZERO,
-        vec![seen(7, Bytes::gib(1), bare(Limiter::Off))],
-    );
+    let charged = Bytes::gib(1);
+    let sight = gpu(charged, vec![seen(7, Bytes::gib(4), member(Some(charged)))]);
     let first = compare(&sight).suspects[0];
+    assert!(!first.harmful, "within the limit");
     let second = Suspect {
         process: Process {
             start_time: 9999,
@@ -484,13 +483,51 @@ fn who_is_seen_once_is_not_accused_and_neither_is_the_next_with_that_pid() {
     let mut list = Watchlist::default();
     let mut look = |now, suspects: &[Suspect]| {
         let there: Vec<Process> = suspects.iter().map(|suspect| suspect.process).collect();
-        let suspects: Vec<_> = suspects.iter().map(|one| (*one, Limiter::Off)).collect();
+        let suspects: Vec<_> = suspects.iter().map(|one| (*one, Limiter::Loaded)).collect();
         list.update(now, &on, &suspects, &there, &[])
     };
     assert_eq!(look(1, &[first]), []);
     assert_eq!(look(2, &[second]), []);
     assert_eq!(look(3, &[]), []);
-    assert!(!list.is_curious());
+    assert_eq!(look(4, &[first]), []);
+    assert!(list.is_curious());
+}
+
+/// A job that starts a process for each time that it takes memory.
+#[test]
+fn a_job_that_does_harm_at_two_looks_within_ten_seconds_has_a_bypass() {
+    const SECOND: BootNanos = 1_000_000_000;
+    let gpus = [1, 2].map(|byte| GpuUuid::from_bytes([byte; 16]));
+    let suspect = |pid| {
+        let processes = vec![seen(pid, Bytes::gib(20), bare(Limiter::Off))];
+        compare(&gpu(Bytes::ZERO, processes)).suspects[0]
+    };
+    let mut list = Watchlist::default();
+    let mut look = |second, of: &[Suspect]| {
+        let now = second * SECOND;
+        let there: Vec<Process> = of.iter().map(|suspect| suspect.process).collect();
+        let of: Vec<_> = of.iter().map(|one| (*one, Limiter::Off)).collect();
+        let mut found = Vec::new();
+        for gpu in &gpus {
+            found.extend(list.update(now, gpu, &of, &there, &[]));
+        }
+        let since = |change| match change {
+            BypassChange::Detected { suspect, since, .. } => Some((suspect, since / SECOND)),
+            _ => None,
+        };
+        found.into_iter().filter_map(since).collect::<Vec<_>>()
+    };
+    assert_eq!(look(1, &[suspect(7)]), [], "one look, at two GPUs");
+    assert_eq!(look(2, &[]), []);
+    assert_eq!(look(11, &[suspect(8)]), [], "too long after the first");
+    let neighbour = Suspect {
+        job: JobId(4),
+        ..suspect(9)
+    };
+    assert_eq!(look(12, &[neighbour]), [], "another job");
+    assert_eq!(look(13, &[]), []);
+    let found = suspect(10);
+    assert_eq!(look(20, &[found]), [(found, 11), (found, 11)]);
 }
 
 #[test]

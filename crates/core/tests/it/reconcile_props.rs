@@ -2,11 +2,12 @@
 
 use divvy_core::job::Process;
 use divvy_core::reconcile::{
-    BypassKind, BypassPolicy, HONEST, LedgerEntry, Limiter, ProcessOwner, ProcessSample, SLACK,
-    Sample, SliceSample, compare,
+    BypassChange, BypassKind, BypassPolicy, HONEST, LedgerEntry, Limiter, ProcessOwner,
+    ProcessSample, SLACK, Sample, SliceSample, Watchlist, compare, random_gap,
 };
-use divvy_core::{Bytes, JobId};
+use divvy_core::{Bytes, GpuUuid, JobId};
 use proptest::prelude::*;
+use proptest::test_runner::{RngAlgorithm, TestRng};
 
 const JOBS: u64 = 3;
 
@@ -134,5 +135,154 @@ proptest! {
     #[test]
     fn equal_sights_have_equal_balances(sight in sight()) {
         prop_assert_eq!(compare(&sight), compare(&sight.clone()));
+    }
+}
+
+const MS: u64 = 1_000_000;
+
+fn seeded(seed: u64) -> TestRng {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    TestRng::from_seed(RngAlgorithm::ChaCha, &bytes)
+}
+
+fn between(rng: &mut TestRng, least: u64, most: u64) -> u64 {
+    least + rng.next_u64() % (most - least + 1)
+}
+
+/// A program that takes 20 GiB past the limiter again and again, and gives them back.
+#[derive(Debug)]
+struct Flicker {
+    hold: u64,
+    pause: u64,
+    /// It waits for the daemon's heartbeat before each pause.
+    follows_heartbeat: bool,
+}
+
+impl Flicker {
+    /// The moments at which it holds the memory until `end`, in nanoseconds.
+    fn holds(&self, end: u64) -> Vec<std::ops::Range<u64>> {
+        let mut holds = Vec::new();
+        let mut now = 0;
+        while now < end {
+            if self.follows_heartbeat {
+                now = (now + 1).next_multiple_of(250 * MS);
+            }
+            let from = now + self.pause;
+            now = from + self.hold;
+            holds.push(from..now);
+        }
+        holds
+    }
+}
+
+/// When the first bypass is reported, if looks are as the daemon's. `shown`: what a look at a moment shows.
+fn first_report(
+    rng: &mut TestRng,
+    end: u64,
+    shown: impl Fn(u64) -> Vec<ProcessSample>,
+) -> Option<u64> {
+    let gpu = GpuUuid::from_bytes([1; 16]);
+    let granted = Bytes::gib(2);
+    let mut list = Watchlist::default();
+    let mut now = 0;
+    while now < end {
+        // The daemon looks again soon after a look that found a suspect.
+        now += match list.is_curious() {
+            true => 25 * MS,
+            false => u64::try_from(random_gap(rng.next_u64()).as_nanos()).unwrap_or(u64::MAX),
+        };
+        let slice = SliceSample {
+            job: JobId(0),
+            granted,
+            granted_recently: Some(granted),
+            tampered: false,
+            charged: Bytes::ZERO,
+        };
+        let sight = Sample {
+            used: Bytes::gib(20),
+            context: Bytes::mib(400),
+            slices: vec![slice],
+            processes: shown(now),
+        };
+        let suspects = compare(&sight).suspects;
+        let suspects: Vec<_> = suspects
+            .iter()
+            .map(|one| (*one, Limiter::NotLoaded))
+            .collect();
+        let there: Vec<_> = sight.processes.iter().map(|one| one.process).collect();
+        let changes = list.update(now, &gpu, &suspects, &there, &[]);
+        if changes
+            .iter()
+            .any(|change| matches!(change, BypassChange::Detected { .. }))
+        {
+            return Some(now);
+        }
+    }
+    None
+}
+
+fn past_the_limiter(pid: u32) -> ProcessSample {
+    ProcessSample {
+        process: Process { pid, start_time: 1 },
+        used: Some(Bytes::gib(20)),
+        owner: ProcessOwner::Job {
+            job: JobId(0),
+            account: None,
+            limiter: Limiter::NotLoaded,
+        },
+    }
+}
+
+/// With looks at each beat and two in a row, the same programs that follow the heartbeat are never found.
+#[test]
+fn a_job_that_holds_memory_between_the_looks_is_reported_with_any_pattern() {
+    let end = 120_000 * MS;
+    let mut times = Vec::new();
+    for seed in 0..1000 {
+        let mut rng = seeded(seed);
+        let flicker = Flicker {
+            hold: between(&mut rng, 50, 300) * MS,
+            pause: between(&mut rng, 5, 500) * MS,
+            follows_heartbeat: between(&mut rng, 0, 1) == 0,
+        };
+        let holds = flicker.holds(end);
+        let is_held = |now| holds.iter().any(|hold| hold.contains(&now));
+        // A process of its own each time, so that none is met twice.
+        let shown = |now| {
+            if is_held(now) {
+                vec![past_the_limiter(now as u32)]
+            } else {
+                vec![]
+            }
+        };
+        let reported = first_report(&mut rng, end, shown);
+        let reported =
+            reported.unwrap_or_else(|| panic!("seed {seed}: {flicker:?} is not reported"));
+        times.push((reported - holds[0].start) / MS);
+    }
+    times.sort_unstable();
+    let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
+    println!("reported after {median} ms (median), {worst} ms (worst)");
+    assert!(median < 1000 && worst < 60_000, "{median} {worst}");
+}
+
+/// A process that exits during a look, for example.
+#[test]
+fn a_job_whose_figures_disagree_at_one_look_in_ten_seconds_is_not_reported() {
+    for seed in 0..50 {
+        let mut rng = seeded(seed);
+        let period = between(&mut rng, 10_050, 20_000) * MS;
+        // Less than the second look needs to come.
+        let length = between(&mut rng, 1, 24) * MS;
+        let shown = |now| {
+            if now % period < length {
+                vec![past_the_limiter(7)]
+            } else {
+                vec![]
+            }
+        };
+        let reported = first_report(&mut rng, 600_000 * MS, shown);
+        assert_eq!(reported, None, "seed {seed}");
     }
 }
