@@ -10,6 +10,8 @@
  *   evade flicker GIB FILE CUDA HOLD PAUSE blind|beat
  *                                   as copy, and gives all back after HOLD ms, again and again: PAUSE ms after it did, or
  *                                   after the next heartbeat that the daemon then writes into its slice
+ *   evade hoard GIB FILE            exports physical memory, takes the limiter's mark off the descriptor, has a child import it
+ *                                   and not map it, and releases its own handle
  *   evade forge GIB FILE            is charged, and then wipes out whatever looks like an amount of memory in its slice
  *   evade raise GIB FILE            writes a limit of its own into its slice before each allocation, until it has all it wants
  *   evade frame GIB PID             is charged, writes PID's process into its own place in its slice, and is gone
@@ -28,6 +30,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -200,6 +203,78 @@ static int flicker(void *driver, const struct cuda *cuda, unsigned gib, char **w
     return result;
 }
 
+/* As in cuda.h. */
+struct location {
+    int type, id;
+};
+struct properties {
+    int type, handle_types;
+    struct location location;
+    void *win32;
+    uint64_t flags;
+};
+
+/* Passes a descriptor on with one byte; -1 sends none. Receives one where `descriptor` is null. */
+static int pass(int socket, const int *descriptor)
+{
+    char byte = 0;
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct iovec data = {&byte, 1};
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    if (!descriptor) {
+        int received = -1;
+        if (recvmsg(socket, &message, 0) > 0 && CMSG_FIRSTHDR(&message))
+            memcpy(&received, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof received);
+        return received;
+    }
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    *header = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
+    memcpy(CMSG_DATA(header), descriptor, sizeof *descriptor);
+    return sendmsg(socket, &message, 0) == 1 ? 0 : -1;
+}
+
+/* Ends with the driver's first error, or with all that is wanted. */
+static int hoard(void *driver, const struct cuda *cuda, unsigned gib)
+{
+    int (*create)(uint64_t *, size_t, const struct properties *, uint64_t) = must(dlsym(driver, "cuMemCreate"), "cuMemCreate");
+    int (*release)(uint64_t) = must(dlsym(driver, "cuMemRelease"), "cuMemRelease");
+    int (*export)(int *, uint64_t, int, uint64_t) = must(dlsym(driver, "cuMemExportToShareableHandle"), "export");
+    int (*import)(uint64_t *, void *, int) = must(dlsym(driver, "cuMemImportFromShareableHandle"), "import");
+    int sockets[2], descriptor, result;
+    uint64_t handle;
+    socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets);
+    if (fork() == 0) {
+        close(sockets[0]);
+        result = hold(cuda, 0);
+        while ((descriptor = pass(sockets[1], NULL)) >= 0) {
+            if (!result)
+                result = import(&handle, (void *)(intptr_t)descriptor, 1);
+            close(descriptor);
+            if (write(sockets[1], &result, sizeof result) < 0)
+                break;
+        }
+        exit(0);
+    }
+    close(sockets[1]);
+    result = hold(cuda, 0);
+    struct properties properties = {.type = 1, .handle_types = 1, .location = {1, 0}};
+    struct flock all = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
+    for (unsigned step = 0; !result && step < gib * 4; step++) {
+        if ((result = create(&handle, STEP, &properties, 0)) != 0)
+            break;
+        result = export(&descriptor, handle, 1, 0);
+        if (!result && (fcntl(descriptor, F_OFD_SETLK, &all) != 0 || pass(sockets[0], &descriptor) != 0 ||
+                        read(sockets[0], &result, sizeof result) < 0))
+            perror("hoard");
+        close(descriptor);
+        release(handle);
+    }
+    return result;
+}
+
 static uint64_t start_time(int pid)
 {
     char path[64], line[1024] = "";
@@ -264,6 +339,8 @@ static void *evade(void *arguments)
         struct cuda cuda = all(driver, is_copy ? in_table : dlsym);
         if (strcmp(way, "flicker") == 0)
             result = flicker(driver, &cuda, gib, words);
+        else if (strcmp(way, "hoard") == 0)
+            result = hoard(driver, &cuda, gib);
         else
             result = strcmp(way, "raise") == 0 ? raise_and_hold(&cuda, gib) : hold(&cuda, gib);
     }

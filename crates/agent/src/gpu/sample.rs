@@ -79,6 +79,8 @@ pub struct LedgerSnapshots {
     now: Vec<ProcessUsage>,
     /// A process in it has ended, and may leave bytes to be reaped.
     pub has_dead: bool,
+    /// By position in its GPUs, the most that all slots said before or after, those of ended processes too.
+    at_most: Vec<Bytes>,
 }
 
 /// The accounts before the driver is asked.
@@ -235,9 +237,18 @@ impl LedgerSnapshots {
                     false => !gone.contains(&process.owner),
                 }
         };
+        let sum = |processes: &[ProcessUsage], gpu: usize| {
+            let figures = processes.iter().map(|slot| figure(slot, gpu));
+            figures.fold(Bytes::ZERO, Bytes::saturating_add)
+        };
+        let gpus = 0..after.spec().gpus.len();
+        let at_most = gpus
+            .map(|gpu| sum(&then, gpu).max(sum(&now, gpu)))
+            .collect();
         let all = now.len();
         now.retain(lives);
         Self {
+            at_most,
             has_dead: now.len() < all,
             before,
             after,
@@ -258,10 +269,7 @@ impl LedgerSnapshots {
 
     /// What a slot says of a GPU.
     fn ledger_entry(&self, slot: &ProcessUsage, gpu: usize) -> LedgerEntry {
-        let figure = |slot: &ProcessUsage| {
-            let gpu = slot.gpus.get(gpu).copied().unwrap_or_default();
-            Bytes::new(gpu.charged.saturating_add(gpu.overhead))
-        };
+        let figure = |slot: &ProcessUsage| figure(slot, gpu);
         let then = self
             .then
             .iter()
@@ -275,12 +283,14 @@ impl LedgerSnapshots {
 
     /// What living processes are charged for.
     fn charged(&self, gpu: usize) -> Bytes {
-        let figure = |slot: &ProcessUsage| {
-            let gpu = slot.gpus.get(gpu).copied().unwrap_or_default();
-            Bytes::new(gpu.charged.saturating_add(gpu.overhead))
-        };
-        self.now.iter().map(figure).sum()
+        self.now.iter().map(|slot| figure(slot, gpu)).sum()
     }
+}
+
+/// What a slot says of one of its slice's GPUs.
+fn figure(slot: &ProcessUsage, gpu: usize) -> Bytes {
+    let gpu = slot.gpus.get(gpu).copied().unwrap_or_default();
+    Bytes::new(gpu.charged.saturating_add(gpu.overhead))
 }
 
 /// Whether a slot's owner is this process. Its pid there is the one that it has in its own namespace.
@@ -308,6 +318,9 @@ impl NodeSample {
                     .snapshots
                     .as_ref()
                     .map_or(Bytes::ZERO, |pages| pages.charged(at)),
+                charged_at_most: (book.snapshots.as_ref().ok())
+                    .and_then(|pages| pages.at_most.get(at).copied())
+                    .unwrap_or_default(),
             };
             Some((slice, Bytes::new(spec.overhead)))
         })

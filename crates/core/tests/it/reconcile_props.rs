@@ -3,7 +3,7 @@
 use divvy_core::job::Process;
 use divvy_core::reconcile::{
     BypassChange, BypassKind, BypassPolicy, HONEST, LedgerEntry, Limiter, ProcessOwner,
-    ProcessSample, SLACK, Sample, SliceSample, Watchlist, compare, random_gap,
+    ProcessSample, SLACK, Sample, SliceSample, UNLISTED_SLACK, Watchlist, compare, random_gap,
 };
 use divvy_core::{Bytes, GpuUuid, JobId};
 use proptest::prelude::*;
@@ -41,14 +41,20 @@ fn of() -> impl Strategy<Value = ProcessOwner> {
 fn sight() -> impl Strategy<Value = Sample> {
     let processes = proptest::collection::vec((amount(), of()), 0..8);
     let limits = proptest::collection::vec(amount(), 0..JOBS as usize);
-    (processes, limits, amount()).prop_map(|(processes, limits, charged)| {
+    let unlisted = prop_oneof![Just(Bytes::ZERO), amount()];
+    (processes, limits, amount(), unlisted).prop_map(|(processes, limits, charged, unlisted)| {
         let process = |(pid, (used, of))| ProcessSample {
             process: Process { pid, start_time: 1 },
             used: Some(used),
             owner: of,
         };
         Sample {
-            used: Bytes::gib(400),
+            used: processes
+                .iter()
+                .filter(|(_, of)| *of != ProcessOwner::Exited)
+                .map(|(used, _)| *used)
+                .sum::<Bytes>()
+                .saturating_add(unlisted),
             context: Bytes::mib(400),
             slices: (0..)
                 .zip(limits)
@@ -58,6 +64,7 @@ fn sight() -> impl Strategy<Value = Sample> {
                     granted_recently: Some(granted),
                     tampered: false,
                     charged,
+                    charged_at_most: charged,
                 })
                 .collect(),
             processes: (1..).zip(processes).map(process).collect(),
@@ -71,13 +78,61 @@ fn sum(bytes: impl Iterator<Item = Bytes>) -> u64 {
 
 proptest! {
     #[test]
-    fn every_byte_that_is_held_belongs_to_a_slice_or_is_foreign(sight in sight()) {
+    fn every_byte_that_is_listed_belongs_to_a_slice_or_is_foreign(sight in sight()) {
         let balance = compare(&sight);
         let held = sight.processes.iter().filter(|seen| seen.owner != ProcessOwner::Exited);
         let held = sum(held.filter_map(|seen| seen.used));
         let within = sight.slices.iter().zip(&balance.slices);
         let within = sum(within.map(|(slice, found)| found.driver.unwrap_or_default().min(slice.granted)));
-        prop_assert_eq!(balance.unmanaged.get() + within, held);
+        prop_assert_eq!(balance.unmanaged.get() - balance.unlisted.get() + within, held);
+    }
+
+    /// What is left for slices is never more than the GPU's own free memory less what slices may still take. A ledger
+    /// explains memory inside its grant; some slack is for figures of two moments.
+    #[test]
+    fn memory_that_is_given_out_is_free_by_the_gpus_own_figure(sight in sight(), total in amount()) {
+        let balance = compare(&sight);
+        let total = sight.used.saturating_add(total).get();
+        let granted = sum(sight.slices.iter().map(|slice| slice.granted));
+        let not_yet_used = sight.slices.iter().zip(&balance.slices).map(|(slice, found)| {
+            let used = found.driver.unwrap_or_default().max(slice.charged_at_most);
+            slice.granted.saturating_sub(used)
+        });
+        let slack = UNLISTED_SLACK.get() * (sight.processes.len() as u64 + 1);
+        let left = total.saturating_sub(granted + balance.unmanaged.get());
+        let free = (total - sight.used.get()).saturating_sub(sum(not_yet_used));
+        prop_assert!(left <= free + slack, "{} of {}", left, free);
+        prop_assert!(balance.unlisted <= balance.unmanaged && balance.unlisted.get() <= sight.used.get());
+    }
+
+    /// The driver lists managed memory for no process, and rounds what it does list.
+    #[test]
+    fn a_job_within_its_ledger_takes_nothing_but_its_slice_whatever_is_listed(
+        charged in amount(),
+        listed in 0..=1000u64,
+        short in 0..=2 * SLACK.get(),
+    ) {
+        let used = Bytes::new(charged.get() / 1000 * listed);
+        let account = Some(LedgerEntry { charged, steady: true });
+        let owner = ProcessOwner::Job { job: JobId(0), account, limiter: Limiter::Loaded };
+        let process = Process { pid: 7, start_time: 1 };
+        let slice = SliceSample {
+            job: JobId(0),
+            granted: charged,
+            granted_recently: Some(charged),
+            tampered: false,
+            charged,
+            charged_at_most: charged,
+        };
+        let sight = Sample {
+            used: charged.saturating_add(Bytes::new(short)),
+            slices: vec![slice],
+            processes: vec![ProcessSample { process, used: Some(used), owner }],
+            ..Sample::default()
+        };
+        let balance = compare(&sight);
+        prop_assert_eq!((balance.unmanaged, balance.unlisted), (Bytes::ZERO, Bytes::ZERO));
+        prop_assert_eq!(balance.suspects, []);
     }
 
     #[test]
@@ -99,7 +154,7 @@ proptest! {
         let used = used.saturating_add(Bytes::new(more));
         let process = Process { pid: 7, start_time: 1 };
         let sight = Sample {
-            slices: vec![SliceSample { job: JobId(0), granted: used, granted_recently: Some(used), tampered: false, charged: used }],
+            slices: vec![SliceSample { job: JobId(0), granted: used, granted_recently: Some(used), tampered: false, charged: used, charged_at_most: used }],
             processes: vec![ProcessSample { process, used: Some(used), owner }],
             ..Sample::default()
         };
@@ -198,6 +253,7 @@ fn first_report(
             granted_recently: Some(granted),
             tampered: false,
             charged: Bytes::ZERO,
+            charged_at_most: Bytes::ZERO,
         };
         let sight = Sample {
             used: Bytes::gib(20),
