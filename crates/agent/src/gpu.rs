@@ -20,6 +20,7 @@ pub mod watched_jobs;
 use std::sync::Arc;
 
 use divvy_core::mig::{MigInventory, ProfileTable};
+use divvy_core::reconcile::Comparison;
 use divvy_core::{Bytes, Gpu, GpuUuid, Mode};
 use divvy_driver::nvml::mig::MigMode;
 
@@ -184,6 +185,7 @@ impl Device {
             total: observed.total,
             reserved: observed.reserved,
             unmanaged: Bytes::ZERO,
+            unlisted: Bytes::ZERO,
             elsewhere: Vec::new(),
             context: Bytes::ZERO,
             mig: None,
@@ -232,8 +234,8 @@ impl Device {
         }
     }
 
-    /// Takes over what was seen, `foreign` being what is not to be given out. True when a plan depends on the change.
-    pub fn update(&mut self, seen: &GpuSample, unmanaged: Bytes) -> bool {
+    /// Takes over what was seen, and what of it is not to be given out. True when a plan depends on the change.
+    pub fn update(&mut self, seen: &GpuSample, balance: &Comparison) -> bool {
         let ObservedGpu {
             used,
             utilization_percent,
@@ -254,6 +256,8 @@ impl Device {
         self.unmanaged.clone_from(&seen.unmanaged);
         self.outside.clone_from(&seen.outside);
         self.reports_process_memory = processes.iter().all(|process| process.used.is_some());
+        self.gpu.unlisted = balance.unlisted;
+        let unmanaged = balance.unmanaged;
         std::mem::replace(&mut self.gpu.unmanaged, unmanaged) != unmanaged || offers_another
     }
 }
@@ -309,9 +313,10 @@ mod tests {
                 profile_ids: Vec::new(),
             }))
         };
-        assert!(!device.update(&before, Bytes::ZERO));
-        assert!(device.update(&seen(offer()), Bytes::ZERO));
-        assert!(!device.update(&seen(offer()), Bytes::ZERO));
+        let none = Comparison::default();
+        assert!(!device.update(&before, &none));
+        assert!(device.update(&seen(offer()), &none));
+        assert!(!device.update(&seen(offer()), &none));
         assert!(device.profile_table().is_some());
     }
 }

@@ -383,7 +383,7 @@ fn observe(devices: &mut [Device], node: &NodeInventory, runs: &[LiveRun]) -> Re
             .iter_mut()
             .find(|device| device.gpu.uuid == seen.observed.uuid);
         if let Some(device) = device {
-            device.update(seen, compare(&seen.sample).unmanaged);
+            device.update(seen, &compare(&seen.sample));
         }
     }
     Ok(())

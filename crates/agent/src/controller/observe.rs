@@ -314,13 +314,12 @@ fn is_lost(sample: &NodeSample, uuid: &GpuUuid) -> bool {
     !answers(sample, uuid) && !may_again
 }
 
-/// Updates the heartbeat in the slice, and reclaims the memory of its dead processes.
+/// Reclaims the memory of a slice's dead processes.
 fn maintain_slice(id: JobId, active: &mut ActiveJob, sample: &NodeSample, reading: &SliceReading) {
     let Some(placed) = active.placed_mut() else {
         return;
     };
     let Some(held) = &placed.slice else { return };
-    held.heartbeat();
     let tended = match &reading.snapshots {
         Ok(pages) if pages.has_dead => held
             .reap(&|owner| sample.is_listed(owner))

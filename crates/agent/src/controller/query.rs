@@ -378,6 +378,7 @@ fn gpu_to_api(
         memory_allocated_bytes: slices.iter().map(|slice| slice.memory_limit_bytes).sum(),
         memory_used_bytes: device.used.get(),
         memory_unmanaged_bytes: gpu.unmanaged_outside().get(),
+        memory_unlisted_bytes: gpu.unlisted_outside().get(),
         share_allocated: slices.iter().map(|slice| slice.share).sum(),
         utilization_percent: device.utilization_percent,
         temperature_celsius: device.temperature_celsius,

@@ -25,7 +25,7 @@ use crate::journal::StoreError;
 /// How long a client of a pending job may be silent.
 const CLIENT_SILENCE: Duration = Duration::from_secs(30);
 
-/// Checks active jobs, silent clients and ended supervisors.
+/// Checks active jobs, silent clients and ended supervisors, and tells each job's processes that the daemon lives.
 pub(super) fn sweep(state: &mut State, fx: &mut Effects, io: &Io) -> Result<(), StoreError> {
     job_sync::reap_supervisors(&mut state.jobs, &mut state.children);
     backoff::expire_backoffs(&mut state.mig, fx);
@@ -52,6 +52,10 @@ pub(super) fn sweep(state: &mut State, fx: &mut Effects, io: &Io) -> Result<(), 
         let Some(active) = state.jobs.active.get_mut(&id) else {
             continue;
         };
+        // Jobs read the heartbeat. Written with each observation, it would tell them when the daemon has looked.
+        if let Some(slice) = active.slice() {
+            slice.heartbeat();
+        }
         match &active.job.state {
             JobState::Queued if active.job.spec.runner == Runner::Client => {
                 active.waiters.retain(|waiter| !waiter.reply.is_closed());

@@ -47,6 +47,7 @@ fn on_gpu(gpu: &ObservedGpu, milliwatts: Option<u32>, all: &OutsideProcesses) ->
         memory_unmanaged_bytes: (processes.iter().filter_map(|process| process.used))
             .sum::<Bytes>()
             .get(),
+        memory_unlisted_bytes: 0,
         utilization_percent: gpu.utilization_percent,
         temperature_celsius: gpu.temperature_celsius,
         power_watts: milliwatts.map(|milliwatts| milliwatts.div_ceil(1000)),
@@ -68,6 +69,7 @@ fn blank() -> v1::Gpu {
         memory_allocated_bytes: 0,
         memory_used_bytes: 0,
         memory_unmanaged_bytes: 0,
+        memory_unlisted_bytes: 0,
         share_allocated: 0,
         utilization_percent: None,
         temperature_celsius: None,

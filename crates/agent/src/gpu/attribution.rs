@@ -11,6 +11,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use divvy_core::reconcile::Limiter;
 use divvy_core::{Bytes, JobId};
 use divvy_ledger::ProcessIdentity;
 
@@ -18,7 +19,7 @@ use super::pid_namespaces::NamespacePids;
 use super::watched_jobs::WatchedJobs;
 use crate::host::cgroup;
 use crate::host::clock::Instant;
-use crate::host::process::evidence::{self, KnownFile, KnownFiles, NamespacedPid, ProcessEvidence};
+use crate::host::process::evidence::{self, KnownFile, KnownFiles, NamespacedPid};
 use crate::host::process::{self, Process, mounts};
 
 /// A process that the driver lists.
@@ -58,10 +59,21 @@ pub enum PidLookup {
 }
 
 /// All processes in the driver's last lists.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Attribution {
     known: HashMap<u32, KnownProcess>,
     namespace_pids: NamespacePids,
+    /// A listed pid is that of the memory's holder. In a PID namespace below the machine's first one the driver may mean
+    /// another process, and the one here must have the driver open.
+    pub are_pids_certain: bool,
+}
+
+/// What was seen inside a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessEvidence {
+    pub limiter: Limiter,
+    /// The driver lists another process under this pid.
+    pub is_another: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -71,6 +83,16 @@ struct KnownProcess {
     version: u64,
     /// What was seen inside when it held so much.
     evidence: Option<(Option<Bytes>, ProcessEvidence)>,
+}
+
+impl Default for Attribution {
+    fn default() -> Self {
+        Self {
+            known: HashMap::new(),
+            namespace_pids: NamespacePids::default(),
+            are_pids_certain: process::sees_all(),
+        }
+    }
 }
 
 impl Attribution {
@@ -133,17 +155,20 @@ impl Attribution {
         used: Option<Bytes>,
         marks: &KnownFiles,
     ) -> ProcessEvidence {
-        let Some(known) = self.known.get_mut(&pid) else {
-            return evidence::inspect(pid, marks);
-        };
-        match known.evidence {
-            Some((then, inside)) if then == used => inside,
-            _ => {
-                let inside = evidence::inspect(pid, marks);
-                known.evidence = Some((used, inside));
-                inside
-            }
+        let known = self.known.get_mut(&pid);
+        let before = known.as_ref().and_then(|known| known.evidence);
+        if let Some((_, inside)) = before.filter(|(then, _)| *then == used) {
+            return inside;
         }
+        let has_driver = || evidence::has_driver(pid, marks);
+        let inside = ProcessEvidence {
+            limiter: evidence::find_limiter(pid, marks),
+            is_another: !self.are_pids_certain && has_driver() == Some(false),
+        };
+        if let Some(known) = known {
+            known.evidence = Some((used, inside));
+        }
+        inside
     }
 
     /// Those of `owners`, each with its slots file, that are of another PID namespace and have ended, or that run

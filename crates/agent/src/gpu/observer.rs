@@ -1,17 +1,19 @@
-//! The observer thread: samples the driver often while there are jobs, rarely while there are none, and soon again on
-//! request or after a suspicious sample. Without jobs it leaves powered-down GPUs alone, as almost any call of NVML would
+//! The observer thread: samples the driver often and at random times while there are jobs, rarely while there are none,
+//! and soon again on request or after a suspicious sample. Without jobs it leaves powered-down GPUs alone, as almost any call of NVML would
 //! wake them.
 //!
 //! Only this thread calls the driver, and no caller waits for it without a bound: a driver may never answer, as when
 //! its GPU has gone.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use divvy_api::sync::lock;
 use divvy_core::JobId;
+use divvy_core::reconcile::{MEAN_GAP, random_gap};
 use tokio::sync::watch;
 
 use super::attribution::Attribution;
@@ -24,8 +26,8 @@ use super::{GpuOccupancy, Observation, ObservedGpu, Power};
 use crate::host::process::Process;
 use crate::host::process::evidence::KnownFiles;
 
-/// Interval of observations while there are jobs.
-pub const INTERVAL: Duration = Duration::from_millis(250);
+/// Mean interval of observations while there are jobs.
+pub const INTERVAL: Duration = MEAN_GAP;
 
 /// Interval of observations for a while after the last job: only the memory of unmanaged processes can change then.
 pub const IDLE_INTERVAL: Duration = Duration::from_secs(2);
@@ -81,6 +83,9 @@ struct PollSchedule {
     started: u64,
     /// Since when the driver is asked.
     in_flight_since: Option<Instant>,
+    /// When an observation at a random time is due. No request puts it off: any user may make one, and would know when
+    /// no observation comes.
+    random_at: Option<Instant>,
     /// A request needs powered-down GPUs too.
     wakes: bool,
     /// When there was last a job or something to be decided.
@@ -101,19 +106,22 @@ enum Ask {
 }
 
 impl PollSchedule {
-    /// The current interval of observations.
-    fn interval(&self, now: Instant) -> Duration {
-        let since = |at: Option<Instant>| at.map(|at| now.saturating_duration_since(at));
+    /// When the next observation is due, after one that ended at `last`. `gap` draws a random interval.
+    fn due_at(&mut self, last: Instant, now: Instant, gap: impl FnOnce() -> Duration) -> Instant {
         if self.requested > self.started {
-            Duration::ZERO
-        } else if self.is_urgent {
-            AGAIN
-        } else if self.is_busy {
-            INTERVAL
-        } else if since(self.active_at).is_some_and(|passed| passed < SETTLE) {
-            IDLE_INTERVAL
+            return now;
+        }
+        let is_settling = |at| now.saturating_duration_since(at) < SETTLE;
+        let regular = if self.is_busy {
+            *self.random_at.get_or_insert_with(|| last + gap())
+        } else if self.active_at.is_some_and(is_settling) {
+            last + IDLE_INTERVAL
         } else {
-            REST_INTERVAL
+            last + REST_INTERVAL
+        };
+        match self.is_urgent {
+            true => regular.min(last + AGAIN),
+            false => regular,
         }
     }
 
@@ -122,6 +130,7 @@ impl PollSchedule {
         if self.is_busy || self.is_urgent {
             self.active_at = Some(now);
         }
+        self.random_at = self.random_at.filter(|at| *at > now);
         self.is_urgent = false;
         self.started = self.requested;
         self.in_flight_since = Some(now);
@@ -374,9 +383,9 @@ impl Observer {
         let mut pace = lock(&self.schedule);
         loop {
             let now = Instant::now();
-            let left = pace
-                .interval(now)
-                .saturating_sub(now.saturating_duration_since(last));
+            // Keyed anew each time, from what the kernel gave the thread: no process can compute it.
+            let due_at = pace.due_at(last, now, || random_gap(RandomState::new().hash_one(0)));
+            let left = due_at.saturating_duration_since(now);
             if left.is_zero() {
                 let ask = pace.begin(now);
                 return (pace.started, ask);
@@ -398,16 +407,50 @@ mod tests {
     /// A bypass is reported at the second sample that finds it, which is promised within a second of the first.
     #[test]
     fn while_there_are_jobs_a_second_look_comes_well_within_a_second() {
-        for hurry in [true, false] {
-            let pace = PollSchedule {
+        let now = Instant::now();
+        let wait = |is_urgent, random| {
+            let mut pace = PollSchedule {
                 is_busy: true,
-                is_urgent: hurry,
+                is_urgent,
                 ..PollSchedule::default()
             };
-            let interval = pace.interval(Instant::now());
-            assert!(interval * 2 < Duration::from_secs(1), "{pace:?}");
+            pace.due_at(now, now, || random_gap(random)) - now
+        };
+        for random in [0, 1 << 60, u64::MAX] {
+            let both = wait(false, random) + wait(true, random);
+            assert!(both < Duration::from_secs(1), "{both:?}");
         }
-        assert!(AGAIN < INTERVAL, "and sooner where something is suspicious");
+        assert_eq!(
+            (wait(true, 0), wait(true, u64::MAX)),
+            (AGAIN, Duration::ZERO)
+        );
+    }
+
+    /// A job that asks for a look whenever it has given its memory back would otherwise meet no other.
+    #[test]
+    fn with_jobs_requested_observations_put_off_none_at_a_random_time() {
+        let begun = Instant::now();
+        let mut busy = PollSchedule {
+            is_busy: true,
+            ..PollSchedule::default()
+        };
+        let (mut last, mut unasked, mut numbers) = (begun, 0, 0_u64);
+        for ms in 0..60_000 {
+            let now = begun + Duration::from_millis(ms);
+            let gap = || {
+                numbers += 1;
+                random_gap(numbers.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+            };
+            let is_due = busy.due_at(last, now, gap) <= now;
+            let is_asked = ms % 20 == 0 && busy.request_read(now).is_some();
+            if is_due || is_asked {
+                unasked += u64::from(is_due);
+                assert_eq!(busy.begin(now), Ask::All);
+                last = now;
+            }
+        }
+        // Four a second, as without the requests.
+        assert!((210..270).contains(&unasked), "{unasked}");
     }
 
     /// Runs a schedule over some seconds, a quarter at a time, and returns how many observations begin.
@@ -422,7 +465,7 @@ mod tests {
             let now = begun + Duration::from_millis(250) * quarter;
             each(schedule, now);
             let last = schedule.looked_at.unwrap();
-            if now.saturating_duration_since(last) >= schedule.interval(now) {
+            if schedule.due_at(last, now, || INTERVAL) <= now {
                 schedule.begin(now);
                 looks += 1;
             }
@@ -463,7 +506,7 @@ mod tests {
         };
         for _ in 0..10 {
             assert!(busy.request_read(now).is_some());
-            assert_eq!(busy.interval(now), Duration::ZERO);
+            assert_eq!(busy.due_at(now, now, || INTERVAL), now);
             assert_eq!(busy.begin(now), Ask::All);
         }
     }

@@ -33,9 +33,6 @@ pub struct NamespacePids {
     unlisted: HashSet<ProcessIdentity>,
 }
 
-/// The inode of the machine's first PID namespace (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
-const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
-
 impl NamespacePids {
     /// Those of `owners` that have ended by `now`, of the namespaces in `seen`, and of those in `met` that turn out to
     /// be seen from here.
@@ -67,7 +64,7 @@ impl NamespacePids {
             let here = processes_in(&all);
             let peopled = here.keys().map(|owner| owner.pid_namespace);
             self.observed_namespaces.extend(peopled);
-            let sees_all = process::own_pid_namespace() == INITIAL_PID_NAMESPACE;
+            let sees_all = process::sees_all();
             for owner in new {
                 let namespace = owner.pid_namespace;
                 let is_seen = sees_all
@@ -232,6 +229,6 @@ mod tests {
         let gone =
             NamespacePids::default().update_exited(owners, &BTreeSet::new(), &met, Instant::now());
         assert!(gone.contains(&peopled));
-        assert_eq!(gone.contains(&empty), here == INITIAL_PID_NAMESPACE);
+        assert_eq!(gone.contains(&empty), process::sees_all());
     }
 }

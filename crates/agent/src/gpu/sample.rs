@@ -16,12 +16,12 @@ use divvy_ledger::{
     OpenError, ProcessIdentity, ProcessState, ProcessUsage, SliceSpec, Snapshot, is_settled,
 };
 
-use super::attribution::{AttributedProcess, Attribution, Ownership, PidLookup};
+use super::attribution::{AttributedProcess, Attribution, Ownership, PidLookup, ProcessEvidence};
 use super::outside::OutsideProcess;
 use super::watched_jobs::{self, WatchedJobs};
 use super::{FaultyGpu, GpuProcess, Observation, ObservedGpu};
 use crate::host::clock::boot_ns;
-use crate::host::process::evidence::{KnownFile, KnownFiles, ProcessEvidence, has_mapped};
+use crate::host::process::evidence::{KnownFile, KnownFiles, has_mapped};
 use crate::host::process::{self, Process};
 
 /// What was seen.
@@ -79,6 +79,8 @@ pub struct LedgerSnapshots {
     now: Vec<ProcessUsage>,
     /// A process in it has ended, and may leave bytes to be reaped.
     pub has_dead: bool,
+    /// By position in its GPUs, the most that all slots said before or after, those of ended processes too.
+    at_most: Vec<Bytes>,
 }
 
 /// The accounts before the driver is asked.
@@ -239,9 +241,18 @@ impl LedgerSnapshots {
                 && !gone.contains(&process.owner)
                 && (pid_namespace != here || Process { pid, start_time }.is_alive())
         };
+        let sum = |processes: &[ProcessUsage], gpu: usize| {
+            let figures = processes.iter().map(|slot| figure(slot, gpu));
+            figures.fold(Bytes::ZERO, Bytes::saturating_add)
+        };
+        let gpus = 0..after.spec().gpus.len();
+        let at_most = gpus
+            .map(|gpu| sum(&then, gpu).max(sum(&now, gpu)))
+            .collect();
         let all = now.len();
         now.retain(lives);
         Self {
+            at_most,
             has_dead: now.len() < all,
             before,
             after,
@@ -262,10 +273,7 @@ impl LedgerSnapshots {
 
     /// What a slot says of a GPU.
     fn ledger_entry(&self, slot: &ProcessUsage, gpu: usize) -> LedgerEntry {
-        let figure = |slot: &ProcessUsage| {
-            let gpu = slot.gpus.get(gpu).copied().unwrap_or_default();
-            Bytes::new(gpu.charged.saturating_add(gpu.overhead))
-        };
+        let figure = |slot: &ProcessUsage| figure(slot, gpu);
         let then = self
             .then
             .iter()
@@ -279,12 +287,14 @@ impl LedgerSnapshots {
 
     /// What living processes are charged for.
     fn charged(&self, gpu: usize) -> Bytes {
-        let figure = |slot: &ProcessUsage| {
-            let gpu = slot.gpus.get(gpu).copied().unwrap_or_default();
-            Bytes::new(gpu.charged.saturating_add(gpu.overhead))
-        };
-        self.now.iter().map(figure).sum()
+        self.now.iter().map(|slot| figure(slot, gpu)).sum()
     }
+}
+
+/// What a slot says of one of its slice's GPUs.
+fn figure(slot: &ProcessUsage, gpu: usize) -> Bytes {
+    let gpu = slot.gpus.get(gpu).copied().unwrap_or_default();
+    Bytes::new(gpu.charged.saturating_add(gpu.overhead))
 }
 
 /// Whether a slot's owner is this process. Its pid there is the one that it has in its own namespace.
@@ -312,6 +322,9 @@ impl NodeSample {
                     .snapshots
                     .as_ref()
                     .map_or(Bytes::ZERO, |pages| pages.charged(at)),
+                charged_at_most: (book.snapshots.as_ref().ok())
+                    .and_then(|pages| pages.at_most.get(at).copied())
+                    .unwrap_or_default(),
             };
             Some((slice, Bytes::new(spec.overhead)))
         })
@@ -414,8 +427,7 @@ impl NodeSample {
             None => {
                 let inside = kin.evidence(seen.pid, seen.used, marks);
                 self.evidence.insert(seen.pid, inside);
-                if inside.has_driver == Some(false) {
-                    // The memory's holder is not the process that has this pid here.
+                if inside.is_another {
                     return sight(person.process, ProcessOwner::Unmanaged);
                 }
                 inside.limiter

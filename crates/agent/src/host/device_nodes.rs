@@ -145,9 +145,14 @@ fn failed(group: &Path, error: &io::Error) -> String {
 
 fn rule() -> DeviceRule {
     DeviceRule {
-        majors: majors(&fs::read_to_string(DEVICES).unwrap_or_default()),
+        majors: driver_majors(),
         first_uid: FIRST_USER,
     }
+}
+
+/// The major numbers of the driver's device nodes. A module that is loaded later adds one.
+pub fn driver_majors() -> Vec<u32> {
+    majors(&fs::read_to_string(DEVICES).unwrap_or_default())
 }
 
 /// NVIDIA's character devices (proc(5), `/proc/devices`).

@@ -192,6 +192,14 @@ pub fn own_pid_namespace() -> u64 {
     *HERE.get_or_init(|| ProcessIdentity::current().pid_namespace)
 }
 
+/// The inode of the machine's first PID namespace (`PROC_PID_INIT_INO`, include/linux/proc_ns.h).
+const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+
+/// Whether every process of the machine is seen from here, under a pid that no other process has.
+pub fn sees_all() -> bool {
+    own_pid_namespace() == INITIAL_PID_NAMESPACE
+}
+
 /// Every living process that is seen from here.
 pub fn processes() -> impl Iterator<Item = Process> {
     living().map(|(process, _)| process)
@@ -235,6 +243,21 @@ pub fn proc_path(pid: u32, name: &str) -> PathBuf {
     path.push(pid.to_string());
     path.push(name);
     path
+}
+
+/// The folders of a process's threads in proc(5).
+///
+/// # Errors
+/// When it is gone.
+pub fn threads(pid: u32) -> io::Result<impl Iterator<Item = PathBuf>> {
+    let entries = fs::read_dir(proc_path(pid, "task"))?;
+    Ok(entries.flatten().map(|entry| entry.path()))
+}
+
+/// What is found in the folder of a process in proc(5). The kernel shows nothing of a first thread that has ended; then
+/// another thread's folder has it.
+pub fn of_any_thread<T>(pid: u32, read: impl Fn(PathBuf) -> Option<T>) -> Option<T> {
+    read(proc_path(pid, "")).or_else(|| threads(pid).ok()?.find_map(read))
 }
 
 fn stat(pid: u32) -> Option<Stat> {

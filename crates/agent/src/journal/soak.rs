@@ -36,6 +36,7 @@ fn gpu(index: u8) -> Gpu {
         reserved: divvy_core::Bytes::ZERO,
         elsewhere: Vec::new(),
         unmanaged: divvy_core::Bytes::ZERO,
+        unlisted: divvy_core::Bytes::ZERO,
         context: divvy_core::Bytes::ZERO,
         mig: None,
     }

@@ -125,6 +125,7 @@ mod tests {
             total: Bytes::gib(GPU),
             reserved: Bytes::ZERO,
             unmanaged: Bytes::ZERO,
+            unlisted: Bytes::ZERO,
             elsewhere: Vec::new(),
             context: Bytes::ZERO,
             mig: None,

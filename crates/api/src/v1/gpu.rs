@@ -20,8 +20,11 @@ pub struct Gpu {
     pub memory_allocated_bytes: u64,
     /// Memory in use now, according to the driver, in bytes.
     pub memory_used_bytes: u64,
-    /// Memory of processes that belong to no slice of any daemon, in bytes.
+    /// Memory in use that belongs to no slice of any daemon, in bytes.
     pub memory_unmanaged_bytes: u64,
+    /// The part of it that the driver lists for no process, in bytes.
+    #[serde(default)]
+    pub memory_unlisted_bytes: u64,
     /// Share allocated to slices, in thousandths.
     pub share_allocated: u16,
     /// Percentage of time in which a kernel was running, according to the driver.

@@ -215,7 +215,14 @@ fn note(gpu: &Gpu, view: View) -> String {
     let slices = gpu.slices.iter().map(|held| slice(held, view));
     let slices: Vec<String> = slices.collect();
     let pids: Vec<String> = gpu.unmanaged_pids.iter().map(u32::to_string).collect();
-    let outside = match (pids.as_slice(), gpu.memory_unmanaged_bytes) {
+    let unlisted = match gpu.memory_unlisted_bytes {
+        0 => String::new(),
+        bytes => format!("{} in use by no listed process", text::memory(bytes)),
+    };
+    let listed = gpu
+        .memory_unmanaged_bytes
+        .saturating_sub(gpu.memory_unlisted_bytes);
+    let outside = match (pids.as_slice(), listed) {
         ([], 0) => String::new(),
         // They are other daemons' jobs.
         (_, 0) if !gpu.held_elsewhere.is_empty() => String::new(),
@@ -248,6 +255,7 @@ fn note(gpu: &Gpu, view: View) -> String {
         elsewhere.join(", "),
         trouble,
         outside,
+        unlisted,
         past,
         blind,
     ];

@@ -88,13 +88,19 @@ impl fmt::Display for UnmetConstraint {
             ),
             Self::UnmanagedMemory {
                 unmanaged,
+                unlisted,
                 tolerated,
             } => {
                 let [unmanaged, tolerated] = unmanaged.human_beside(*tolerated);
-                write!(
-                    out,
-                    "processes outside Divvy hold {unmanaged}, {tolerated} allowed"
-                )
+                match *unlisted {
+                    Bytes::ZERO => write!(out, "processes outside Divvy hold {unmanaged}")?,
+                    listed_for_none => write!(
+                        out,
+                        "{unmanaged} are in use outside slices, {} of them by no listed process",
+                        listed_for_none.human()
+                    )?,
+                }
+                write!(out, ", {tolerated} allowed")
             }
         }
     }

@@ -60,6 +60,8 @@ pub struct Shortage {
     pub resuming: Vec<JobId>,
     /// GPUs where it would fit without memory held outside Divvy: index and that memory.
     pub unmanaged: Vec<(u32, Bytes)>,
+    /// The part of it that the driver lists for no process.
+    pub unlisted: Bytes,
     /// GPUs that other daemons of the machine hold, at least in part, and where it does not fit: index and what they
     /// hold.
     pub elsewhere: Vec<(u32, UnmetConstraint)>,
@@ -73,6 +75,7 @@ impl Shortage {
         let (mut divided, mut shared) = (0, 0);
         let (mut foreign, mut layout, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new());
         let mut resuming = Vec::new();
+        let mut unlisted = Bytes::ZERO;
         for usage in node
             .gpus
             .iter()
@@ -88,7 +91,8 @@ impl Shortage {
                     for constraint in unmet {
                         match constraint {
                             UnmetConstraint::UnmanagedMemory { .. } => {
-                                foreign.push((usage.gpu.index, usage.unmanaged))
+                                foreign.push((usage.gpu.index, usage.unmanaged));
+                                unlisted = unlisted.saturating_add(usage.gpu.unlisted_outside());
                             }
                             held @ UnmetConstraint::Elsewhere { .. } => {
                                 elsewhere.push((usage.gpu.index, held));
@@ -138,6 +142,7 @@ impl Shortage {
             room: u32::max(divided, shared),
             most,
             unmanaged: foreign,
+            unlisted,
             elsewhere,
             fragmented: layout,
         }
@@ -212,7 +217,14 @@ impl fmt::Display for Shortage {
         }
         if !self.unmanaged.is_empty() {
             let held = held_outside(&self.unmanaged);
-            write!(out, "; processes outside Divvy hold {held}")?;
+            match self.unlisted {
+                Bytes::ZERO => write!(out, "; processes outside Divvy hold {held}")?,
+                listed_for_none => write!(
+                    out,
+                    "; outside slices {held} are in use, {} by no listed process",
+                    listed_for_none.human()
+                )?,
+            }
         }
         if let Some((index, obstacle)) = self.fragmented.first() {
             write!(out, "; on GPU {index} {obstacle}")?;

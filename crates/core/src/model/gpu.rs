@@ -23,9 +23,12 @@ pub struct Gpu {
     pub total: Bytes,
     /// What the driver keeps for itself of the total (NVML memory info v2).
     pub reserved: Bytes,
-    /// Memory of processes that belong to no slice. It is not free.
+    /// Memory in use that belongs to no slice. It is not free.
     #[serde(rename = "foreign")]
     pub unmanaged: Bytes,
+    /// The part of it that the driver lists for no process.
+    #[serde(default)]
+    pub unlisted: Bytes,
     /// What one CUDA context takes of a slice before its first allocation, as measured on this model; zero where it was
     /// not.
     #[serde(default)]
@@ -84,6 +87,11 @@ impl Gpu {
     pub fn unmanaged_outside(&self) -> Bytes {
         let used = self.elsewhere.iter().map(|held| held.used.min(held.memory));
         self.unmanaged.saturating_sub(used.sum())
+    }
+
+    /// The part of it that the driver lists for no process.
+    pub fn unlisted_outside(&self) -> Bytes {
+        self.unlisted.min(self.unmanaged_outside())
     }
 
     /// Thousandths and memory that other daemons hold, together at most the GPU.
@@ -172,6 +180,7 @@ impl Gpu {
             total,
             reserved: Bytes::ZERO,
             unmanaged: Bytes::ZERO,
+            unlisted: Bytes::ZERO,
             context: Bytes::ZERO,
             mig: None,
             elsewhere: Vec::new(),

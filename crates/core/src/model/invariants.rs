@@ -214,6 +214,7 @@ mod tests {
             total: Bytes::mib(100),
             reserved: Bytes::ZERO,
             unmanaged: Bytes::ZERO,
+            unlisted: Bytes::ZERO,
             elsewhere: Vec::new(),
             context: Bytes::ZERO,
             mig: None,

@@ -134,9 +134,10 @@ pub enum UnmetConstraint {
         holder: String,
         others: usize,
     },
-    /// It would fit without the processes outside Divvy.
+    /// It would fit without the memory in use outside slices, of which so much is listed for no process.
     UnmanagedMemory {
         unmanaged: Bytes,
+        unlisted: Bytes,
         tolerated: Bytes,
     },
 }
@@ -303,6 +304,7 @@ pub(crate) fn whole_gpu_constraints(usage: &GpuUsage<'_>) -> Vec<UnmetConstraint
     if unmanaged > tolerated {
         unmet.push(UnmetConstraint::UnmanagedMemory {
             unmanaged,
+            unlisted: usage.gpu.unlisted_outside(),
             tolerated,
         });
     }
@@ -348,6 +350,7 @@ pub(crate) fn fraction_constraints(usage: &GpuUsage<'_>, size: GrantSize) -> Vec
             let tolerated = usage.unallocated_memory().saturating_sub(size.memory);
             unmet.push(UnmetConstraint::UnmanagedMemory {
                 unmanaged: usage.unmanaged,
+                unlisted: usage.gpu.unlisted_outside(),
                 tolerated,
             });
         }

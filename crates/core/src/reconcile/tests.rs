@@ -39,10 +39,10 @@ fn bare(limiter: Limiter) -> ProcessOwner {
     }
 }
 
-/// A GPU where job 3 has a slice of 8 GiB, and a context costs 400 MiB.
+/// A GPU where job 3 has a slice of 8 GiB, a context costs 400 MiB, and the driver lists all memory with a process.
 fn gpu(charged: Bytes, processes: Vec<ProcessSample>) -> Sample {
     Sample {
-        used: Bytes::gib(40),
+        used: processes.iter().filter_map(|process| process.used).sum(),
         context: Bytes::mib(400),
         slices: vec![SliceSample {
             job: JOB,
@@ -50,6 +50,7 @@ fn gpu(charged: Bytes, processes: Vec<ProcessSample>) -> Sample {
             granted_recently: Some(Bytes::gib(8)),
             tampered: false,
             charged,
+            charged_at_most: charged,
         }],
         processes,
     }
@@ -245,6 +246,7 @@ fn all_processes_of_an_overdrawn_slice_are_accused_and_no_others_processes() {
         limiter: Limiter::Loaded,
     };
     sight.processes.push(seen(12, held, others));
+    sight.used = sight.used.saturating_add(held);
     sight.slices.push(SliceSample {
         job: JobId(4),
         ..sight.slices[0]
@@ -274,7 +276,9 @@ fn an_overdraw_is_found_though_the_account_never_rests_or_the_driver_says_nothin
             used: used.map(Bytes::gib),
             owner: account(steady),
         };
-        let balance = compare(&gpu(Bytes::gib(9), vec![one]));
+        let mut sight = gpu(Bytes::gib(9), vec![one]);
+        sight.used = Bytes::gib(used.unwrap_or(9));
+        let balance = compare(&sight);
         (ways(&balance), balance.unmanaged)
     };
     let gib = Bytes::gib;
@@ -366,14 +370,41 @@ fn a_moving_account_accuses_nobody_and_gives_a_lower_bound() {
 }
 
 #[test]
-fn strangers_are_foreign_and_the_departed_are_nothing() {
+fn strangers_are_foreign_and_the_departed_are_so_until_the_driver_has_their_memory_back() {
     let processes = vec![
         seen(7, Bytes::gib(2), ProcessOwner::Unmanaged),
         seen(8, Bytes::gib(3), ProcessOwner::Unmanaged),
         seen(9, Bytes::gib(4), ProcessOwner::Exited),
     ];
-    let balance = compare(&gpu(Bytes::ZERO, processes));
-    assert_eq!((balance.unmanaged, ways(&balance)), (Bytes::gib(5), vec![]));
+    let mut sight = gpu(Bytes::ZERO, processes);
+    for (used, unlisted) in [(9, 4), (5, 0)] {
+        sight.used = Bytes::gib(used);
+        let balance = compare(&sight);
+        assert_eq!(balance.unmanaged, Bytes::gib(used));
+        assert_eq!(balance.unlisted, Bytes::gib(unlisted));
+        assert_eq!(ways(&balance), []);
+    }
+}
+
+#[test]
+fn memory_of_no_process_is_taken_beyond_some_slack_and_beyond_what_a_ledger_explains() {
+    let held = Bytes::gib(1);
+    let at = |charged, used| {
+        let mut sight = gpu(charged, vec![seen(7, held, member(Some(held)))]);
+        sight.used = used;
+        let balance = compare(&sight);
+        assert_eq!(balance.unmanaged, balance.unlisted);
+        balance.unlisted
+    };
+    // One process, and once more.
+    let slack = SLACK.saturating_add(SLACK);
+    let (at_most, beyond) = (held.saturating_add(slack), Bytes::mib(1024 + 65));
+    assert_eq!(at(held, at_most), Bytes::ZERO);
+    assert_eq!(at(held, beyond), Bytes::mib(65));
+    // Managed memory of a slice of 8 GiB: what its ledger says counts as far as its grant goes.
+    assert_eq!(at(Bytes::gib(6), Bytes::gib(6)), Bytes::ZERO);
+    assert_eq!(at(Bytes::gib(4), Bytes::gib(6)), Bytes::gib(2));
+    assert_eq!(at(Bytes::gib(30), Bytes::gib(30)), Bytes::gib(22));
 }
 
 #[test]
@@ -384,18 +415,23 @@ fn a_stranger_of_unknown_size_has_all_that_is_not_ours() {
         owner: of,
     };
     let charged = Bytes::gib(4);
-    let at = |of| compare(&gpu(charged, vec![unknown(of)]));
-    assert_eq!(at(ProcessOwner::Unmanaged).unmanaged, Bytes::gib(40));
-    let ours = at(member(Some(charged)));
+    let at = |used, of| {
+        let mut sight = gpu(charged, vec![unknown(of)]);
+        sight.used = used;
+        compare(&sight)
+    };
+    let all = Bytes::gib(40);
+    assert_eq!(at(all, ProcessOwner::Unmanaged).unmanaged, all);
+    let ours = at(charged, member(Some(charged)));
     assert_eq!(
         (ours.unmanaged, ours.slices[0].driver, ways(&ours)),
         (Bytes::ZERO, None, vec![])
     );
     assert_eq!(
-        ways(&at(bare(Limiter::Off))),
+        ways(&at(charged, bare(Limiter::Off))),
         [(BypassKind::Unlimited, true)]
     );
-    assert_eq!(ways(&at(bare(Limiter::Loaded))), []);
+    assert_eq!(ways(&at(charged, bare(Limiter::Loaded))), []);
 }
 
 #[test]
@@ -467,13 +503,12 @@ fn who_stops_for_a_moment_has_not_stopped() {
 }
 
 #[test]
-fn who_is_seen_once_is_not_accused_and_neither_is_the_next_with_that_pid() {
+fn a_process_that_is_suspect_once_is_no_bypass_and_neither_is_the_next_with_that_pid() {
     let on = GpuUuid::from_bytes([1; 16]);
-    let sight = gpu(
-        Bytes::ZERO,
-        vec![seen(7, Bytes::gib(1), bare(Limiter::Off))],
-    );
+    let charged = Bytes::gib(1);
+    let sight = gpu(charged, vec![seen(7, Bytes::gib(4), member(Some(charged)))]);
     let first = compare(&sight).suspects[0];
+    assert!(!first.harmful, "within the limit");
     let second = Suspect {
         process: Process {
             start_time: 9999,
@@ -484,13 +519,51 @@ fn who_is_seen_once_is_not_accused_and_neither_is_the_next_with_that_pid() {
     let mut list = Watchlist::default();
     let mut look = |now, suspects: &[Suspect]| {
         let there: Vec<Process> = suspects.iter().map(|suspect| suspect.process).collect();
-        let suspects: Vec<_> = suspects.iter().map(|one| (*one, Limiter::Off)).collect();
+        let suspects: Vec<_> = suspects.iter().map(|one| (*one, Limiter::Loaded)).collect();
         list.update(now, &on, &suspects, &there, &[])
     };
     assert_eq!(look(1, &[first]), []);
     assert_eq!(look(2, &[second]), []);
     assert_eq!(look(3, &[]), []);
-    assert!(!list.is_curious());
+    assert_eq!(look(4, &[first]), []);
+    assert!(list.is_curious());
+}
+
+/// A job that starts a process for each time that it takes memory.
+#[test]
+fn a_job_that_does_harm_at_two_looks_within_ten_seconds_has_a_bypass() {
+    const SECOND: BootNanos = 1_000_000_000;
+    let gpus = [1, 2].map(|byte| GpuUuid::from_bytes([byte; 16]));
+    let suspect = |pid| {
+        let processes = vec![seen(pid, Bytes::gib(20), bare(Limiter::Off))];
+        compare(&gpu(Bytes::ZERO, processes)).suspects[0]
+    };
+    let mut list = Watchlist::default();
+    let mut look = |second, of: &[Suspect]| {
+        let now = second * SECOND;
+        let there: Vec<Process> = of.iter().map(|suspect| suspect.process).collect();
+        let of: Vec<_> = of.iter().map(|one| (*one, Limiter::Off)).collect();
+        let mut found = Vec::new();
+        for gpu in &gpus {
+            found.extend(list.update(now, gpu, &of, &there, &[]));
+        }
+        let since = |change| match change {
+            BypassChange::Detected { suspect, since, .. } => Some((suspect, since / SECOND)),
+            _ => None,
+        };
+        found.into_iter().filter_map(since).collect::<Vec<_>>()
+    };
+    assert_eq!(look(1, &[suspect(7)]), [], "one look, at two GPUs");
+    assert_eq!(look(2, &[]), []);
+    assert_eq!(look(11, &[suspect(8)]), [], "too long after the first");
+    let neighbour = Suspect {
+        job: JobId(4),
+        ..suspect(9)
+    };
+    assert_eq!(look(12, &[neighbour]), [], "another job");
+    assert_eq!(look(13, &[]), []);
+    let found = suspect(10);
+    assert_eq!(look(20, &[found]), [(found, 11), (found, 11)]);
 }
 
 #[test]

@@ -10,12 +10,15 @@
 //! One sample is not enough: driver and ledger are read one after the other, and a process may be exiting. A process
 //! that is suspect again within two seconds has not stopped. Otherwise a process near the threshold would fill the
 //! journal.
+//!
+//! Where the memory harms other slices, the two samples need not follow each other, nor show the same process: a job
+//! that takes memory and gives it back before the next look does so again.
 
 use std::collections::BTreeMap;
 
 use super::{Limiter, Suspect};
 use crate::model::job_state::Process;
-use crate::units::GpuUuid;
+use crate::units::{GpuUuid, JobId};
 
 /// Nanoseconds since boot.
 pub type BootNanos = u64;
@@ -23,10 +26,17 @@ pub type BootNanos = u64;
 /// How long an accused process that is still there must not be suspect.
 pub(super) const CALM: BootNanos = 2_000_000_000;
 
+/// How long a harmful look at a job counts towards a second one. A job that holds memory for a twentieth of the time is
+/// found by one look in five seconds, at four looks a second. An honest job whose figures disagree once, as when a
+/// process exits during a look, does not do so twice in this time.
+const RECALL: BootNanos = 10_000_000_000;
+
 /// Suspects of all GPUs.
 #[derive(Clone, Debug, Default)]
 pub struct Watchlist {
     entries: BTreeMap<(u32, u64, GpuUuid), Entry>,
+    /// The last look that found harm, of each job, and the one before. A look at several GPUs is one look.
+    harm: BTreeMap<JobId, (BootNanos, Option<BootNanos>)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +51,7 @@ struct Entry {
 /// News about one process on one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BypassChange {
-    /// It was seen for the second time in a row.
+    /// It was seen for the second time in a row, or its job did harm for the second time within `RECALL`.
     Detected {
         gpu: GpuUuid,
         suspect: Suspect,
@@ -87,19 +97,25 @@ impl Watchlist {
                 });
             }
         }
+        self.harm
+            .retain(|_, (last, _)| now.saturating_sub(*last) < RECALL);
         for (suspect, limiter) in suspects {
-            let Some(entry) = self.entries.get_mut(&key(suspect.process)) else {
-                let entry = Entry {
-                    first: now,
-                    last: now,
-                    accused: false,
-                    suspect: *suspect,
-                    limiter: *limiter,
-                };
-                self.entries.insert(key(suspect.process), entry);
-                continue;
-            };
+            let harm = suspect.harmful.then(|| self.record_harm(suspect.job, now));
+            let is_new = !self.entries.contains_key(&key(suspect.process));
+            let entry = self.entries.entry(key(suspect.process));
+            let entry = entry.or_insert(Entry {
+                first: now,
+                last: now,
+                accused: false,
+                suspect: *suspect,
+                limiter: *limiter,
+            });
             (entry.suspect, entry.last) = (*suspect, now);
+            match harm.flatten() {
+                Some(before) => entry.first = entry.first.min(before),
+                None if is_new => continue,
+                None => {}
+            }
             changes.push(if std::mem::replace(&mut entry.accused, true) {
                 BypassChange::Updated {
                     gpu: gpu.clone(),
@@ -115,6 +131,15 @@ impl Watchlist {
             });
         }
         changes
+    }
+
+    /// Records a look that found a job doing harm; returns the look before it that did, if it was lately.
+    fn record_harm(&mut self, job: JobId, now: BootNanos) -> Option<BootNanos> {
+        let (last, before) = self.harm.entry(job).or_insert((now, None));
+        if *last < now {
+            (*before, *last) = (Some(*last), now);
+        }
+        *before
     }
 
     /// Puts back what an earlier agent accused, so that it is not accused again.

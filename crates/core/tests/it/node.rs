@@ -30,6 +30,7 @@ pub fn gpu(index: u32) -> Gpu {
         total: Bytes::gib(80),
         reserved: Bytes::ZERO,
         unmanaged: Bytes::ZERO,
+        unlisted: Bytes::ZERO,
         elsewhere: Vec::new(),
         context: Bytes::ZERO,
         mig: None,

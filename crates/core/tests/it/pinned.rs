@@ -42,6 +42,7 @@ fn node(modes: &[Mode]) -> Snapshot {
         total: Bytes::mib(40_537),
         reserved: Bytes::mib(7),
         unmanaged: Bytes::ZERO,
+        unlisted: Bytes::ZERO,
         elsewhere: Vec::new(),
         context: Bytes::ZERO,
         mig: (*mode == Mode::Mig).then(|| MigInventory {

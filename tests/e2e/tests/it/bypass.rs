@@ -22,7 +22,7 @@ pub fn preloaded(sim: &str) -> Home {
 /// The C program that evades, and the library that it evades with, built in the test's folder against the simulated driver.
 pub struct Evader<'a> {
     home: &'a Home,
-    program: String,
+    pub program: String,
 }
 
 impl<'a> Evader<'a> {
@@ -47,7 +47,7 @@ impl<'a> Evader<'a> {
     }
 
     /// A copy of the driver under another name.
-    fn copy_of_the_driver(&self) -> String {
+    pub fn copy_of_the_driver(&self) -> String {
         let copy = self.home.scratch().join("my-own-driver.so");
         fs::copy(self.home.program("libdivvy_sim.so"), &copy).expect("the folder can be written");
         path(&copy)
@@ -312,6 +312,112 @@ fn a_program_that_goes_past_the_hooks_is_told() {
         home.open(way);
         let _ = home.ended(&job);
     }
+}
+
+#[test]
+fn a_process_whose_first_thread_has_ended_is_its_jobs() {
+    let home = preloaded("a100-80gb:1");
+    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let evader = Evader::build(&home);
+    let job = evader.submit("leader", Some(&evader.copy_of_the_driver()));
+    let ended = home.ended(&job);
+    assert_eq!(ended.end_reason, Some(EndReason::Bypass), "{ended:?}");
+    assert_eq!(ended.bypasses[0].kind, BypassWay::Unlimited, "{ended:?}");
+}
+
+/// What the driver lists for no process is not given out: a neighbour waits for it, and learns why.
+#[track_caller]
+fn waits_for_unlisted(home: &Home, taken: u64) -> String {
+    until("the memory is shown", || {
+        let gpu = home.items(&["gpus"]).remove(0);
+        let unlisted = gpu["memory_unlisted_bytes"].as_u64()?;
+        (unlisted >= taken).then_some(())
+    });
+    let gpu = home.items(&["gpus"]).remove(0);
+    let figure = |name: &str| gpu[name].as_u64().expect("a figure");
+    let free = figure("memory_usable_bytes")
+        .saturating_sub(figure("memory_allocated_bytes") + figure("memory_unmanaged_bytes"));
+    assert!(
+        free <= figure("memory_usable_bytes") - figure("memory_used_bytes"),
+        "{gpu}"
+    );
+    let shown = home.divvy(&["gpus"]).ok().stdout.replace('\n', " ");
+    assert!(shown.contains("in use by no listed process"), "{shown}");
+    let neighbour = home.submit(&["--gpu-memory", "70G"], &["true"]);
+    let why = home.divvy(&["why", &neighbour]).ok().stdout;
+    assert!(why.contains("by no listed process"), "{why}");
+    neighbour
+}
+
+#[test]
+fn managed_memory_that_is_listed_for_no_process_is_not_given_out() {
+    let home = preloaded("a100-80gb:1");
+    let config = home.scratch().join("sim.toml");
+    fs::write(&config, "hide_managed_memory = true\n").expect("the folder can be written");
+    let home = home.variable("DIVVY_SIM_CONFIG", &path(&config));
+    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let (probe, taken) = (home.program("cudarc_probe"), 20 * GIB);
+    let hold = |gate: &str| -> Vec<String> {
+        let bytes = taken.to_string();
+        let words = [
+            "hold",
+            "--route",
+            "managed",
+            "--bytes",
+            &bytes,
+            "--until-file",
+        ];
+        let words = words.into_iter().map(str::to_owned);
+        words.chain([home.gate(gate)]).collect()
+    };
+    // Inside a slice its ledger explains it: nothing of it counts twice.
+    let words = hold("inside");
+    let words: Vec<&str> = [probe.as_str()]
+        .into_iter()
+        .chain(words.iter().map(String::as_str))
+        .collect();
+    let job = home.submit(&["--gpu-memory", "30G"], &words);
+    let _ = home.first_words(&job);
+    until("all of it is seen", || {
+        let used = home.items(&["gpus"])[0]["memory_used_bytes"].as_u64()?;
+        (used > taken).then_some(())
+    });
+    let gpu = home.items(&["gpus"]).remove(0);
+    assert_eq!(
+        (
+            &gpu["memory_unmanaged_bytes"],
+            &gpu["memory_unlisted_bytes"]
+        ),
+        (&serde_json::json!(0), &serde_json::json!(0)),
+        "{gpu}"
+    );
+    let beside = home.submit(&["--gpu-memory", "48G"], &["true"]);
+    assert_eq!(home.ended(&beside).exit_code, Some(0));
+    home.open("inside");
+    assert_eq!(home.ended(&job).bypasses, []);
+
+    let mut outside = home.outside(&probe);
+    let outside = outside.args(hold("outside")).stdout(Stdio::null()).spawn();
+    let mut outside = outside.expect("the probe starts");
+    let neighbour = waits_for_unlisted(&home, taken);
+    home.open("outside");
+    let _ = outside.wait_bounded();
+    assert_eq!(home.ended(&neighbour).exit_code, Some(0));
+}
+
+#[test]
+fn memory_behind_descriptors_without_a_tag_is_not_given_out() {
+    let home = preloaded("a100-80gb:1");
+    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let evader = Evader::build(&home);
+    let gate = home.gate("hoard");
+    let words = [evader.program.as_str(), "hoard", "20", &gate];
+    let job = home.submit(&["--gpu-memory", "2G"], &words);
+    let _ = home.first_words(&job);
+    let neighbour = waits_for_unlisted(&home, 17 * GIB);
+    home.open("hoard");
+    let _ = home.ended(&job);
+    assert_eq!(home.ended(&neighbour).exit_code, Some(0));
 }
 
 #[test]

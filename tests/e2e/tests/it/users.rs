@@ -4,6 +4,8 @@ use divvy_api::v1::{BypassAction, EndReason};
 use divvy_e2e::{CommandOutput, GIB, Home, until};
 use divvy_testkit::{Bounded as _, can_be_users};
 
+use crate::bypass::Evader;
+
 /// A user that no user database has.
 const UID: &str = "60104";
 
@@ -182,4 +184,21 @@ fn a_job_that_mounts_over_the_wrapper_is_killed_unless_the_administrator_says_ot
             assert_eq!(ended.end_reason, Some(EndReason::Bypass), "{ended:?}");
         }
     }
+}
+
+#[test]
+fn a_users_process_whose_first_thread_has_ended_is_its_jobs() {
+    let Some((home, _daemon)) = system() else {
+        return;
+    };
+    let evader = Evader::build(&home);
+    let copy = evader.copy_of_the_driver();
+    let words = [&evader.program, "leader", "6", &home.gate("held"), &copy];
+    let submit = ["submit", "--gpu-memory", "4G", "--"];
+    let _ = divvy(&home, &[&submit[..], &words].concat()).ok();
+    let ended = home.ended("1");
+    assert_eq!(ended.end_reason, Some(EndReason::Bypass), "{ended:?}");
+    let bypass = &ended.bypasses[0];
+    let after = bypass.detected_at.duration_since(bypass.first_seen_at);
+    println!("told {} ms after it was first seen", after.as_millis());
 }

@@ -8,6 +8,7 @@ use divvy_core::mig::Placement;
 use divvy_core::mig::recover::{
     self, Action, ComputeInstances, InstanceHolder, InstanceRecord, InstanceState, Recovered,
 };
+use divvy_core::reconcile::Comparison;
 use divvy_core::{Bytes, GpuUuid, JobId, JobState};
 
 use crate::controller::effects::Effects;
@@ -59,7 +60,7 @@ pub(in crate::controller) fn reconcile_mig_gpu(
     else {
         return Ok(());
     };
-    fx.replan |= device.update(seen, Bytes::ZERO);
+    fx.replan |= device.update(seen, &Comparison::default());
     let Some(mig_state) = seen.observed.active_mig() else {
         return Ok(());
     };

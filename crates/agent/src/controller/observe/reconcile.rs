@@ -186,7 +186,11 @@ fn compare_accounts(
         .iter_mut()
         .find(|device| device.gpu.uuid == *uuid)
     {
-        fx.replan |= device.update(seen, balance.unmanaged);
+        // Most of what appears is a process's whose memory the driver is giving back: soon over.
+        if balance.unlisted > device.gpu.unlisted {
+            io.observer.sample_soon();
+        }
+        fx.replan |= device.update(seen, &balance);
         let error = errors
             .iter()
             .map(|(error, _)| Bytes::new(error.unsigned_abs()));

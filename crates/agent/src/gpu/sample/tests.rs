@@ -246,24 +246,32 @@ fn a_slot_that_names_an_unmanaged_process_adds_it_to_no_job() {
 }
 
 #[test]
-fn a_process_of_the_tree_without_a_slot_is_the_jobs_unless_it_does_not_have_the_driver() {
+fn a_process_of_the_tree_without_a_slot_is_the_jobs_unless_its_pid_may_be_anothers() {
     let mut scene = Scene::new();
     let unmanaged = scene.unmanaged.id();
     scene.adopt(unmanaged);
-    assert_eq!(
-        scene.of(&[(unmanaged, 2)]),
-        [ProcessOwner::Unmanaged],
-        "its pid is listed for somebody else's memory"
-    );
-    // What `cat` has mapped stands for the driver's state.
-    let program = fs::read_link(format!("/proc/{unmanaged}/exe")).unwrap();
-    scene.marks.driver = Some(KnownFile::of(&program));
-    scene.kin = Attribution::default();
     let expected = ProcessOwner::Job {
         job: JOB,
         account: None,
         limiter: Limiter::NotLoaded,
     };
+    scene.kin.are_pids_certain = true;
+    assert_eq!(scene.of(&[(unmanaged, 2)]), [expected]);
+    let uncertain = || {
+        let mut kin = Attribution::default();
+        kin.are_pids_certain = false;
+        kin
+    };
+    scene.kin = uncertain();
+    assert_eq!(
+        scene.of(&[(unmanaged, 2)]),
+        [ProcessOwner::Unmanaged],
+        "it does not have the driver, so its pid is listed for somebody else's memory"
+    );
+    // What `cat` has mapped stands for the driver's state.
+    let program = fs::read_link(format!("/proc/{unmanaged}/exe")).unwrap();
+    scene.marks.driver = Some(KnownFile::of(&program));
+    scene.kin = uncertain();
     assert_eq!(scene.of(&[(unmanaged, 2)]), [expected]);
 }
 

@@ -1,27 +1,29 @@
 //! Evidence about a process from `/proc`: its mapped and open files, its name, its pid in its own PID namespace.
 //!
 //! A process can hide its files (`prctl(PR_SET_DUMPABLE, 0)`, a set-user-id program). Only the kernel's own entries are
-//! beyond its control. So the absence of evidence proves nothing.
+//! beyond its control. So the absence of evidence proves nothing. A process lives on after its first thread has ended,
+//! and `/proc/PID` then shows no file of it: its other threads do (`/proc/PID/task`).
 
 use std::fs;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use divvy_core::reconcile::Limiter;
 use divvy_ledger::MOUNTED;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use super::{mounts, proc_path};
+use super::{mounts, of_any_thread, proc_path, threads};
+use crate::host::device_nodes;
 
 /// Files that are evidence when a process maps or opens them.
 #[derive(Clone, Debug, Default)]
 pub struct KnownFiles {
     /// The limiter's.
     pub limiters: Vec<KnownFile>,
-    /// The simulated driver's state; the real driver's devices are known by name.
+    /// The simulated driver's state; the real driver's devices are known by their numbers.
     pub driver: Option<KnownFile>,
 }
 
@@ -44,16 +46,10 @@ impl KnownFile {
     fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let file = fs::File::from(openat(CWD, path, flags, Mode::empty())?);
-        let status = file.metadata()?;
-        let device = status.dev();
         Ok(Self {
             // As the kernel has it in `maps`: links are followed.
             path: fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?,
-            id: Some((
-                rustix::fs::major(device),
-                rustix::fs::minor(device),
-                status.ino(),
-            )),
+            id: Some(file_id(&file.metadata()?)),
         })
     }
 
@@ -62,55 +58,47 @@ impl KnownFile {
     }
 }
 
-/// What was seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProcessEvidence {
-    pub limiter: Limiter,
-    /// Whether it has the driver open; `None` where that cannot be seen.
-    pub has_driver: Option<bool>,
-}
-
-/// Names of the real driver's device files begin so.
+/// Names of the real driver's device files begin so. A mapping has no device number, and its name counts against the
+/// process only: a process may bind `/dev` elsewhere in a mount namespace of its own.
 const DEVICES: &[u8] = b"/dev/nvidia";
 
 /// The kill-switch, as it stands in an environment.
 const OFF: &[u8] = b"DIVVY_SHIM=off";
 
-/// Inspects a process.
-pub fn inspect(pid: u32, marks: &KnownFiles) -> ProcessEvidence {
-    let maps = maps(pid);
-    let files = open_files(pid);
-    let state = |mapping: &Mapping<'_>| {
-        let state = marks.driver.as_ref();
-        state.is_some_and(|state| state.is(mapping))
-    };
-    let mapped = maps.as_ref().map(|maps| {
-        mappings(maps).any(|mapping| mapping.name.starts_with(DEVICES) || state(&mapping))
-    });
-    let opened = files.as_ref().map(|files| {
-        let state = |name: &[u8]| {
-            let state = marks.driver.as_ref();
-            state.is_some_and(|state| name == state.path.as_os_str().as_bytes())
-        };
-        let is_driver = |name: &Vec<u8>| name.starts_with(DEVICES) || state(name);
-        files.iter().any(is_driver)
-    });
-    let has_driver = match (mapped, opened) {
-        (Some(true), _) | (_, Some(true)) => Some(true),
-        (Some(false), Some(false)) => Some(false),
-        _ => None,
-    };
-    let limiter = match &maps {
+/// Finds the limiter in a process.
+pub fn find_limiter(pid: u32, marks: &KnownFiles) -> Limiter {
+    match maps(pid) {
         None => Limiter::Hidden,
-        Some(maps) if !mappings(maps).any(|mapping| is_limiter(&mapping, marks)) => {
+        Some(maps) if !mappings(&maps).any(|mapping| is_limiter(&mapping, marks)) => {
             Limiter::NotLoaded
         }
         Some(_) if is_off(pid) => Limiter::Off,
         Some(_) => Limiter::Loaded,
+    }
+}
+
+/// Whether a process has the driver open; `None` where that cannot be seen.
+pub fn has_driver(pid: u32, marks: &KnownFiles) -> Option<bool> {
+    has_opened_driver(pid, marks.driver.as_ref(), &device_nodes::driver_majors())
+}
+
+/// The same of a simulated driver with this state, and of devices with these major numbers.
+fn has_opened_driver(pid: u32, state: Option<&KnownFile>, majors: &[u32]) -> Option<bool> {
+    let is_driver = |mapping: Mapping<'_>| {
+        mapping.name.starts_with(DEVICES) || state.is_some_and(|state| state.is(&mapping))
     };
-    ProcessEvidence {
-        limiter,
-        has_driver,
+    let mapped = maps(pid).map(|maps| mappings(&maps).any(is_driver));
+    if mapped == Some(true) {
+        return mapped;
+    }
+    let is_opened = |file: &fs::Metadata| {
+        let is_device = file.file_type().is_char_device();
+        let is_state = state.is_some_and(|state| state.id == Some(file_id(file)));
+        is_state || (is_device && majors.contains(&rustix::fs::major(file.rdev())))
+    };
+    match has_open(pid, is_opened) {
+        Some(false) => mapped,
+        opened => opened,
     }
 }
 
@@ -165,8 +153,20 @@ pub fn pid_namespace(pid: u32) -> Option<u64> {
     number.parse().ok()
 }
 
+/// Its mappings; `None` where they are not to be seen.
 fn maps(pid: u32) -> Option<Vec<u8>> {
-    fs::read(proc_path(pid, "maps")).ok()
+    let read = |folder: PathBuf| fs::read(folder.join("maps")).ok();
+    of_any_thread(pid, |folder| read(folder).filter(|maps| !maps.is_empty()))
+}
+
+/// Device (major, minor) and inode, as `maps` has them.
+fn file_id(file: &fs::Metadata) -> (u32, u32, u64) {
+    let device = file.dev();
+    (
+        rustix::fs::major(device),
+        rustix::fs::minor(device),
+        file.ino(),
+    )
 }
 
 /// A mapped file.
@@ -200,16 +200,23 @@ fn mappings(maps: &[u8]) -> impl Iterator<Item = Mapping<'_>> {
     maps.split(|byte| *byte == b'\n').filter_map(mapping)
 }
 
-/// Names of the files that the process has open; `None` where they are not to be seen.
-fn open_files(pid: u32) -> Option<Vec<Vec<u8>>> {
-    let folder = fs::read_dir(proc_path(pid, "fd")).ok()?;
-    let target = |entry: fs::DirEntry| fs::read_link(entry.path()).ok();
-    let targets = folder.flatten().filter_map(target);
-    Some(
-        targets
-            .map(|path| path.as_os_str().as_bytes().to_owned())
-            .collect(),
-    )
+/// Whether any thread has such a file open; `None` where that cannot be seen. Each thread may have descriptors of its own
+/// (`unshare(CLONE_FILES)`).
+fn has_open(pid: u32, is_it: impl Fn(&fs::Metadata) -> bool) -> Option<bool> {
+    let mut sees_all = true;
+    for thread in threads(pid).ok()? {
+        match fs::read_dir(thread.join("fd")) {
+            // The descriptors are links to the files themselves, whatever leads to them in this mount namespace.
+            Ok(files) => {
+                let mut files = files.flatten().flat_map(|file| fs::metadata(file.path()));
+                if files.any(|file| is_it(&file)) {
+                    return Some(true);
+                }
+            }
+            Err(error) => sees_all &= error.kind() == io::ErrorKind::NotFound,
+        }
+    }
+    sees_all.then_some(false)
 }
 
 fn is_limiter(mapping: &Mapping<'_>, marks: &KnownFiles) -> bool {
@@ -230,7 +237,8 @@ const MOST_ENVIRONMENT: u64 = 6 << 20;
 
 /// Whether it was started with `DIVVY_SHIM=off`; what it sets itself later is not to be seen.
 fn is_off_in_environ(pid: u32) -> bool {
-    fs::File::open(proc_path(pid, "environ")).is_ok_and(says_off)
+    let environ = of_any_thread(pid, |folder| fs::File::open(folder.join("environ")).ok());
+    environ.is_some_and(says_off)
 }
 
 /// Whether an environment has the switch.
@@ -280,18 +288,82 @@ mod tests {
             limiters: limiters.iter().map(|path| KnownFile::of(path)).collect(),
             driver: Some(KnownFile::of(&state)),
         };
-        let before = inspect(me, &marks(&[]));
-        assert_eq!(
-            (before.limiter, before.has_driver),
-            (Limiter::NotLoaded, Some(false))
-        );
+        let seen = |marks: &KnownFiles| (find_limiter(me, marks), has_driver(me, marks));
+        assert_eq!(seen(&marks(&[])), (Limiter::NotLoaded, Some(false)));
         let _open = fs::File::open(&state).unwrap();
-        let after = inspect(me, &marks(&[&this]));
-        assert_eq!(
-            (after.limiter, after.has_driver),
-            (Limiter::Loaded, Some(true))
-        );
+        assert_eq!(seen(&marks(&[&this])), (Limiter::Loaded, Some(true)));
         assert!(has_mapped(me, &KnownFile::of(&this)) && !has_mapped(me, &KnownFile::of(&state)));
+    }
+
+    /// Opens a file in a second thread, with descriptors of its own if told so; then the first thread ends.
+    const LATER_THREADS: &str = "import ctypes, os, sys, threading
+def second():
+    if 'unshare' in sys.argv:
+        assert ctypes.CDLL(None).unshare(0x400) == 0
+    os.open(sys.argv[1], os.O_RDONLY)
+    os.write(1, b'x')
+    os.read(0, 1)
+    os._exit(0)
+threading.Thread(target=second).start()
+if 'exit' in sys.argv:
+    ctypes.CDLL(None).pthread_exit(None)
+threading.Event().wait()
+";
+
+    #[test]
+    fn a_process_whose_first_thread_has_ended_shows_what_its_other_threads_have() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().canonicalize().unwrap().join("state");
+        fs::write(&state, "x").unwrap();
+        let node = Path::new("/dev/zero");
+        for (file, words) in [
+            (state.as_path(), "exit"),
+            (&state, "unshare"),
+            (node, "exit unshare"),
+        ] {
+            let mut child = Command::new("/usr/bin/python3")
+                .args(["-c", LATER_THREADS])
+                .arg(file)
+                .args(words.split(' '))
+                .env("DIVVY_SHIM", "off")
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let answer = child.stdout.as_mut().unwrap();
+            answer.read_exact(&mut [0]).unwrap();
+            let pid = child.id();
+            let is_zombie = || {
+                let status = fs::read_to_string(proc_path(pid, "status")).ok()?;
+                status.contains("State:\tZ").then_some(())
+            };
+            if words.contains("exit") {
+                divvy_testkit::until("the first thread has ended", is_zombie);
+            }
+            let program = KnownFile::of(&fs::canonicalize("/usr/bin/python3").unwrap());
+            // `/dev/zero` has the major number 1 (Linux' devices.txt), under any name.
+            let (its, majors) = (KnownFile::of(&state), [195, 1]);
+            let majors = if file == node {
+                &majors[..]
+            } else {
+                &majors[..1]
+            };
+            assert_eq!(has_opened_driver(pid, None, &[195]), Some(false), "{words}");
+            assert_eq!(
+                has_opened_driver(pid, Some(&its), majors),
+                Some(true),
+                "{words}"
+            );
+            let marks = KnownFiles {
+                limiters: vec![program.clone()],
+                driver: None,
+            };
+            assert_eq!(find_limiter(pid, &marks), Limiter::Off, "{words}");
+            assert!(has_mapped(pid, &program), "{words}");
+            drop(child.stdin.take());
+            child.wait().unwrap();
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::mount::{UnmountFlags, unmount};
 
-use super::{Process, ancestry, proc_path};
+use super::{Process, ancestry, of_any_thread, proc_path};
 
 /// A folder: its file system, and its path there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl MountSource {
 /// Returns the mounts of a process and of its ancestors, up to the first process of its container. Empty if the process
 /// is in this process's mount namespace, or hides its mounts.
 pub fn mount_sources(process: Process) -> Vec<MountSource> {
-    let namespace = |pid| fs::read_link(proc_path(pid, "ns/mnt")).ok();
+    let namespace = |pid| of_any_thread(pid, |folder| fs::read_link(folder.join("ns/mnt")).ok());
     let Some(here) = namespace(std::process::id()) else {
         return Vec::new();
     };
@@ -103,7 +103,7 @@ pub fn mount_sources(process: Process) -> Vec<MountSource> {
         if namespace(pid).is_none_or(|there| there == here) {
             break;
         }
-        let info = fs::read(proc_path(pid, "mountinfo")).unwrap_or_default();
+        let info = mountinfo(pid);
         all.extend(mounts(&info).map(|mount| mount.source));
     }
     all
@@ -123,14 +123,20 @@ pub fn mount_points_below(path: &Path) -> io::Result<Vec<PathBuf>> {
 
 /// Whether a process has a mount at this path, in its own mount namespace.
 pub fn is_mount_point(pid: u32, path: &Path) -> bool {
-    let info = fs::read(proc_path(pid, "mountinfo")).unwrap_or_default();
+    let info = mountinfo(pid);
     mounts(&info).any(|mount| mount.point == path)
 }
 
 /// Whether a process has a mount at a path or below it, in its own mount namespace.
 pub fn has_mount_below(pid: u32, path: &Path) -> bool {
-    let info = fs::read(proc_path(pid, "mountinfo")).unwrap_or_default();
+    let info = mountinfo(pid);
     mounts(&info).any(|mount| mount.point.starts_with(path))
+}
+
+/// The mounts of a process; empty where they are not to be seen.
+fn mountinfo(pid: u32) -> Vec<u8> {
+    let info = of_any_thread(pid, |folder| fs::read(folder.join("mountinfo")).ok());
+    info.unwrap_or_default()
 }
 
 struct Mount {

@@ -43,6 +43,11 @@ const OF_GPUS: &[OfGpu] = &[
         |gpu| Some(gpu.memory_unmanaged_bytes.to_string()),
     ),
     (
+        "divvy_gpu_memory_unlisted_bytes",
+        "GPU memory in use that the driver lists for no process and no slice explains, in bytes.",
+        |gpu| Some(gpu.memory_unlisted_bytes.to_string()),
+    ),
+    (
         "divvy_gpu_share_allocated_ratio",
         "Part of the GPU's compute time that is allocated to slices, from 0 to 1.",
         |gpu| Some(ratio(u64::from(gpu.share_allocated), 3)),

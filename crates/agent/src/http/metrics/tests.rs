@@ -207,6 +207,7 @@ const AGREED: &[&str] = &[
     "divvy_gpu_memory_allocated_bytes",
     "divvy_gpu_memory_loaned_bytes",
     "divvy_gpu_memory_unmanaged_bytes",
+    "divvy_gpu_memory_unlisted_bytes",
     "divvy_gpu_sm_utilization_ratio",
     "divvy_gpu_share_allocated_ratio",
     "divvy_gpu_fragmentation_bytes",

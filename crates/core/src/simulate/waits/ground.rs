@@ -97,6 +97,7 @@ impl Ground {
             },
             reserved: Bytes::ZERO,
             unmanaged: Bytes::ZERO,
+            unlisted: Bytes::ZERO,
             context: Bytes::ZERO,
             mig: inventory,
             elsewhere: Vec::new(),

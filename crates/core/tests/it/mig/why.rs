@@ -57,6 +57,7 @@ fn node(gpus: &[&[Placement]]) -> Snapshot {
             total: Bytes::gib(40),
             reserved: Bytes::ZERO,
             unmanaged: Bytes::ZERO,
+            unlisted: Bytes::ZERO,
             elsewhere: Vec::new(),
             context: Bytes::ZERO,
             mig: Some(MigInventory {

@@ -138,6 +138,7 @@ fn a_node_holds_as_many_of_the_smallest_parts_as_the_scheduler_gives_out() {
                 total: Bytes::new(published.get() + (2 << 20) - 1),
                 reserved: Bytes::ZERO,
                 unmanaged: Bytes::ZERO,
+                unlisted: Bytes::ZERO,
                 elsewhere: Vec::new(),
                 context: Bytes::ZERO,
                 mig: None,

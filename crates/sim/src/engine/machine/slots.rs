@@ -59,6 +59,8 @@ struct Holding {
     /// Its compute instance there plus one (1 on a whole GPU); 0 is a partition it has not entered.
     entered: AtomicU64,
     used: AtomicU64,
+    /// The part of it that NVML lists for no process.
+    unlisted: AtomicU64,
     contexts: AtomicU64,
     /// The most it has been.
     peak: AtomicU64,
@@ -93,6 +95,18 @@ impl ProcessSlot {
     /// Bytes that it takes, or would take if it were not checkpointed.
     pub fn checkpointed_bytes(&self, gpu: usize) -> u64 {
         self.gpus[gpu].used.load(SeqCst)
+    }
+
+    /// Bytes that NVML lists for it.
+    pub fn listed(&self, gpu: usize) -> u64 {
+        let unlisted = self.gpus[gpu].unlisted.load(SeqCst);
+        self.used(gpu).saturating_sub(unlisted)
+    }
+
+    pub fn change_unlisted(&self, gpu: usize, more: u64, less: u64) {
+        let unlisted = &self.gpus[gpu].unlisted;
+        let now = (unlisted.load(SeqCst) + more).saturating_sub(less);
+        unlisted.store(now, SeqCst);
     }
 
     /// Whether it has anything on a GPU, or would have.
@@ -193,6 +207,7 @@ impl ProcessSlot {
         for holding in &self.gpus[self.partitions()] {
             holding.entered.store(0, SeqCst);
             holding.used.store(0, SeqCst);
+            holding.unlisted.store(0, SeqCst);
             holding.contexts.store(0, SeqCst);
             holding.peak.store(0, SeqCst);
             holding.began_us.store(0, SeqCst);

@@ -72,6 +72,7 @@ impl Process {
         });
         if kind == AllocationKind::Managed {
             self.checkpoint_state().add_managed();
+            self.change_unlisted(gpu, charged, 0);
         }
         Ok(base)
     }
@@ -99,12 +100,20 @@ impl Process {
         Ok(())
     }
 
+    fn change_unlisted(&self, gpu: usize, more: u64, less: u64) {
+        if self.machine.config.hide_managed_memory {
+            let state = self.state().lock();
+            state.slots()[self.slot].change_unlisted(gpu, more, less);
+        }
+    }
+
     pub fn free_allocation(&self, objects: &mut Objects, base: CUdeviceptr) {
         let Some(allocation) = objects.memory.remove(base) else {
             return;
         };
         if allocation.kind == AllocationKind::Managed {
             self.checkpoint_state().remove_managed();
+            self.change_unlisted(allocation.gpu, 0, allocation.charged);
         }
         match allocation.kind {
             AllocationKind::Registered(_) => {}

@@ -59,7 +59,7 @@ fn rows_of(scope: &Scope) -> Vec<Row> {
         |(index, slot, partition, place): (usize, &ProcessSlot, usize, Option<MigInstanceId>)| {
             let shared = |imported| locked.shared_bytes_of(index, partition, imported);
             let imported = if imports_count { shared(true) } else { 0 };
-            let used = slot.used(partition) + shared(false) + imported;
+            let used = slot.listed(partition) + shared(false) + imported;
             Some(Row {
                 pid: slot.pid_here()?,
                 used: if hidden { MEMORY_NOT_AVAILABLE } else { used },
