@@ -1,4 +1,5 @@
-//! No body of an `if let`, `while let` or `match` takes a lock whose guard its condition still holds.
+//! Deadlocks by a lock guard in a condition: no body of an `if let`, `while let` or `match` takes a lock that its condition
+//! holds.
 //!
 //! A temporary in the condition lives through the body. Clippy's `significant_drop_in_scrutinee` sees plain conditions, and no chain
 //! of `&&`. This test reads syntax alone, by names in a crate. A lock has the name of the function that gives its guard, or of the

@@ -234,7 +234,7 @@ impl Device {
         }
     }
 
-    /// Takes over what was seen, and what of it is not to be given out. True when a plan depends on the change.
+    /// Takes over a sample, and the memory in it that no job gets. True when a plan depends on the change.
     pub fn update(&mut self, seen: &GpuSample, balance: &Comparison) -> bool {
         let ObservedGpu {
             used,

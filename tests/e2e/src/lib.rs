@@ -25,7 +25,7 @@ pub use dialog::Dialog;
 pub use divvy_testkit::{
     CommandOutput, Daemon, Home, Programs, kill_all_that_mention, page, until,
 };
-pub use programs::{client_script, python, write_program};
+pub use programs::{can_unshare, client_script, python, write_program};
 pub use tenant::{Tenant, part};
 
 /// One GiB.

@@ -46,3 +46,17 @@ pub fn write_program(path: &Path, bytes: impl AsRef<[u8]>) {
 pub fn client_script(name: &str) -> String {
     format!("{}/clients/{name}", env!("CARGO_MANIFEST_DIR"))
 }
+
+/// Whether this machine makes namespaces by these words of unshare(1). Where it does not, a test says so and checks nothing.
+#[must_use]
+pub fn can_unshare(words: &[&str]) -> bool {
+    let tried = Command::new(words[0])
+        .args(&words[1..])
+        .arg("true")
+        .wait_bounded();
+    let can = tried.is_ok_and(|status| status.success());
+    if !can {
+        eprintln!("SKIPPED: this machine refuses `{}`", words.join(" "));
+    }
+    can
+}

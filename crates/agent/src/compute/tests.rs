@@ -325,9 +325,11 @@ fn a_gate_that_its_job_opens_is_closed_again() {
         slice.control.granted() == Grant::Closed
     });
     let field = || Some(scheduler.usage(slice.job)?.forged?.field);
-    until("the forged gate is told", || field() == Some(Field::Gate));
-    // A job that says that nobody keeps its gate any more opens it as well.
-    until("the forged time of the gate is told", || {
+    until("the scheduler reports the forged gate", || {
+        field() == Some(Field::Gate)
+    });
+    // A job that writes an old time opens its gate as well.
+    until("the scheduler reports the forged time", || {
         slice.control.refresh_grant(0);
         field() == Some(Field::Keeper)
     });

@@ -1,6 +1,6 @@
 //! The observer thread: samples the driver often and at random times while there are jobs, rarely while there are none,
-//! and soon again on request or after a suspicious sample. Without jobs it leaves powered-down GPUs alone, as almost any call of NVML would
-//! wake them.
+//! and soon again on request or after a suspicious sample. Without jobs it leaves powered-down GPUs alone, as almost any
+//! call of NVML would wake them.
 //!
 //! Only this thread calls the driver, and no caller waits for it without a bound: a driver may never answer, as when
 //! its GPU has gone.

@@ -1,4 +1,4 @@
-//! The times of looks: random, so that no program can take memory between two looks and give it back in time.
+//! The sampling interval of the observer: random, so that no program can take memory between two samples unseen.
 //!
 //! The gaps have an exponential distribution, which forgets the past. A program that learns of each look once it is
 //! over still knows nothing of the next one.

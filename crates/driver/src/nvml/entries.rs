@@ -1,4 +1,4 @@
-//! Room for the entries of one of NVML's lists. How wide an entry is, is the driver's to say.
+//! Buffers for NVML's process lists, whose entries have another size (stride) with some drivers.
 //!
 //! Drivers 535.43 to 535.98 write 32 bytes for each entry of `nvmlDeviceGet…RunningProcesses_v3`, and other drivers 24
 //! (public reports; not verified on hardware). Only what a driver has written tells. So each entry has room for the
@@ -15,7 +15,6 @@ const UNWRITTEN: u64 = 0x5aa5_5aa5_5aa5_5aa5;
 /// Room for entries that begin with an `E`.
 pub struct Entries<E> {
     words: Vec<u64>,
-    room: usize,
     entry: PhantomData<E>,
 }
 
@@ -30,14 +29,8 @@ impl<E: Copy> Entries<E> {
         const { assert!(align_of::<E>() <= align_of::<u64>()) };
         Self {
             words: vec![UNWRITTEN; (room * Self::WIDTH).div_ceil(size_of::<u64>())],
-            room,
             entry: PhantomData,
         }
-    }
-
-    /// How many entries there is room for.
-    pub fn room(&self) -> usize {
-        self.room
     }
 
     pub fn as_mut_ptr(&mut self) -> *mut E {

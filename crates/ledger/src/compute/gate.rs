@@ -65,10 +65,10 @@ impl Grant {
     }
 }
 
-/// What a part of the agent last wrote into the gate's words, and what it found there instead.
+/// The gate's words as a part of the agent last wrote them, and the forgery that it found since.
 #[derive(Default)]
 pub(crate) struct WrittenGate {
-    /// The grant, and when it was said to count.
+    /// The grant, and the time of its last refresh.
     written: Option<(u64, u64)>,
     forged: Option<Forgery>,
 }
@@ -124,7 +124,7 @@ impl Control {
         }
     }
 
-    /// What this part of the agent last found in place of the grant that it had written, if it ever did.
+    /// The last forgery that this part of the agent found in place of its grant.
     pub fn forged_gate(&self) -> Option<Forgery> {
         self.with_written_gate(|gate| gate.forged)
     }

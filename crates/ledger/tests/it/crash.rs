@@ -346,7 +346,7 @@ fn a_process_of_another_pid_namespace_is_dead_only_when_its_lock_is_free_and_the
         let usage = slice.usage(0).unwrap();
         assert_eq!((usage.charged, usage.used_by_living()), (60, 0));
     }
-    // Nobody has told for two seconds: it counts as alive, and no allocation waits for it any more.
+    // After two seconds without proof the process counts as alive, and no allocation waits for it.
     let later = now + DRIVER_RELEASE_TIMEOUT_NS;
     assert_eq!(slice.reap(later, &unknown).unwrap(), Reaped::default());
     assert_eq!(slice.reap(later, &ended).unwrap().freed, 1);

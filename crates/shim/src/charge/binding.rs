@@ -22,7 +22,6 @@ use crate::route::hook::Real;
 /// Bindings that are about to end, removed from the table before the driver is called.
 pub struct Unbinding {
     account: &'static ProcessAccount,
-    resource: u64,
     bound: Bound,
 }
 
@@ -35,7 +34,6 @@ impl Unbinding {
     fn part(account: &'static ProcessAccount, resource: u64, part: Option<BindingRegion>) -> Self {
         Unbinding {
             account,
-            resource,
             bound: account.mappings().take_bound(resource, part),
         }
     }
@@ -48,7 +46,7 @@ impl Unbinding {
             drop(mappings);
             drop(dead);
         } else {
-            mappings.undo_take(self.resource, self.bound);
+            mappings.undo_take(self.bound);
         }
     }
 }

@@ -242,10 +242,12 @@ impl<B: Clone> Mappings<B> {
     }
 
     /// The driver refused to unbind it.
-    pub fn undo_take(&mut self, resource: u64, taken: Bound) {
-        if !taken.taken.is_empty() {
-            let bound = self.bound.entry(resource).or_default();
-            bound.extend(taken.taken);
+    pub fn undo_take(&mut self, bound: Bound) {
+        if !bound.taken.is_empty() {
+            self.bound
+                .entry(bound.resource)
+                .or_default()
+                .extend(bound.taken);
         }
     }
 
@@ -435,7 +437,7 @@ mod tests {
         assert_eq!(mappings.release(7).unwrap().dead, None);
         assert!(end(&mut mappings, Some(tiles(3, 4))).is_empty());
         let taken = mappings.take_bound(1, None);
-        mappings.undo_take(1, taken);
+        mappings.undo_take(taken);
         assert_eq!(end(&mut mappings, Some(tiles(1, 2))), [PAGE]);
         assert_eq!(end(&mut mappings, None), [OTHER]);
         assert!(end(&mut mappings, None).is_empty());
@@ -464,7 +466,7 @@ mod tests {
         assert_eq!(mappings.release(7).unwrap().dead, None);
         // The middle, refused once, then the two ends; another surface does not count.
         let refused = mappings.take_bound(1, Some(tiles(1, 3)));
-        mappings.undo_take(1, refused);
+        mappings.undo_take(refused);
         assert!(mappings.bind(1, tiles(1, 3), 8).is_empty());
         let elsewhere = BindingRegion {
             surface: [0, 1],

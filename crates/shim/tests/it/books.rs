@@ -1,6 +1,6 @@
 //! What is charged is what the driver gave, in the orders of calls in which the differential test (`differential`) once found it otherwise.
 
-use crate::support::{CONTEXT, MIB, Probe, ROOM, Rig, compiled};
+use crate::support::{CONTEXT, MIB, Probe, ROOM, Rig, compiled, structure};
 
 const SEGMENT: u64 = 32 * MIB;
 const PAGE: u64 = 2 * MIB;
@@ -40,10 +40,7 @@ impl Books {
 
 /// `CUmemAllocationProp`, or the beginning of `CUmemPoolProps`: pinned memory of device 0 that can be exported as a descriptor.
 fn exportable() -> String {
-    let words = [1 | 1u64 << 32, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    let bytes = words.iter().flat_map(|word| word.to_le_bytes());
-    let digits: String = bytes.map(|byte| format!("{byte:02x}")).collect();
-    format!("+{digits}")
+    structure(&[1 | 1u64 << 32, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0])
 }
 
 #[test]
@@ -126,17 +123,13 @@ fn a_mapped_import_is_charged_as_long_as_the_context_it_was_imported_in() {
     let handle = books.must(&format!("cuMemCreate & {PAGE} {} 0", exportable()))[0];
     let descriptor =
         books.must(&format!("cuMemExportToShareableHandle & {handle} 1 0"))[0] & 0xffff_ffff;
-    let of = |words: &[u64]| -> String {
-        let bytes = words.iter().flat_map(|word| word.to_le_bytes());
-        bytes.map(|byte| format!("{byte:02x}")).collect()
-    };
-    let import = of(&[OPAQUE_FD, descriptor, 0, PAGE, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    let memory = books.must(&format!("cuImportExternalMemory & +{import}"))[0];
+    let import = structure(&[OPAQUE_FD, descriptor, 0, PAGE, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let memory = books.must(&format!("cuImportExternalMemory & {import}"))[0];
     books.must(&format!("cuMemRelease {handle}"));
     let second = books.must("cuCtxCreate_v2 & 0 0")[0];
-    let part = of(&[0, PAGE, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let part = structure(&[0, PAGE, 0, 0, 0, 0, 0, 0, 0, 0]);
     books.must(&format!(
-        "cuExternalMemoryGetMappedBuffer & {memory} +{part}"
+        "cuExternalMemoryGetMappedBuffer & {memory} {part}"
     ));
     books.must(&format!("cuDestroyExternalMemory {memory}"));
     books.agree_on(2 * CONTEXT + PAGE);

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::calls;
-use crate::support::{Form, MIB, Probe, Rig, compiled, documented_as, documented_hooks};
+use crate::support::{
+    Form, MIB, Probe, Rig, buffer, compiled, documented_as, documented_hooks, structure,
+};
 
 /// Room beyond the contexts: more than all that the calls hold at a time.
 const ROOM: u64 = 2048 * MIB;
@@ -33,11 +35,6 @@ const NO_SUCH_UNIT: &str = "the simulated GPUs have no protected memory, no enco
 /// one, `"…"` a text. Results are named in the order of places and words; `_` leaves one out. `2:` is a second process of the slice,
 /// `out:` one without the limiter.
 const CALLS: &str = include_str!("hooks.txt");
-
-fn words_of(text: &str) -> String {
-    let bytes = text.bytes().chain([0]);
-    bytes.map(|byte| format!("{byte:02x}")).collect()
-}
 
 /// A number, a result from before, or two halves.
 fn word(text: &str, known: &BTreeMap<String, u64>) -> u64 {
@@ -69,13 +66,9 @@ fn said(call: &str, known: &BTreeMap<String, u64>) -> String {
         let argument = match first {
             '[' => {
                 let words = inside.split_whitespace().map(|one| word(one, known));
-                let bytes = words.flat_map(u64::to_le_bytes);
-                format!(
-                    "+{}",
-                    bytes.map(|byte| format!("{byte:02x}")).collect::<String>()
-                )
+                structure(&words.collect::<Vec<_>>())
             }
-            '"' => format!("+{}", words_of(inside)),
+            '"' => buffer(inside.bytes().chain([0])),
             '$' | '0'..='9' => word(part, known).to_string(),
             _ => part.to_owned(),
         };

@@ -2,7 +2,7 @@
 
 use divvy_ledger::{Denial, DenialCause};
 
-use crate::support::{CONTEXT, MIB, OUT_OF_MEMORY, Probe, ROOM, Rig, compiled};
+use crate::support::{CONTEXT, MIB, OUT_OF_MEMORY, Probe, ROOM, Rig, compiled, structure};
 
 const SUCCESS: u64 = 0;
 const INVALID_VALUE: u64 = 1;
@@ -12,21 +12,14 @@ const STREAM_CAPTURE_UNSUPPORTED: u64 = 900;
 const UNTOUCHED: u64 = 0x5afe_5afe_5afe_5afe;
 const TIB: u64 = 1 << 40;
 
-/// A structure of 64-bit words, as an argument of `actor.c`.
-fn words(words: &[u64]) -> String {
-    let bytes = words.iter().flat_map(|word| word.to_le_bytes());
-    let digits: String = bytes.map(|byte| format!("{byte:02x}")).collect();
-    format!("+{digits}")
-}
-
 /// `CUmemAllocationProp` and the beginning of `CUmemPoolProps`: pinned memory of device 0.
 fn on_device() -> String {
-    words(&[1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+    structure(&[1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0])
 }
 
 /// `CUDA_ARRAY3D_DESCRIPTOR` of one row.
 fn array(width: u64, format: u64) -> String {
-    words(&[width, 0, 0, format | 1 << 32, 0])
+    structure(&[width, 0, 0, format | 1 << 32, 0])
 }
 
 /// Calls that no GPU can grant, and what the driver answers.

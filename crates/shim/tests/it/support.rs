@@ -67,6 +67,17 @@ pub fn documented_as(is_meant: impl Fn(&str) -> bool) -> BTreeSet<String> {
         .collect()
 }
 
+/// A buffer with these bytes, as an argument of `actor.c`.
+pub fn buffer(bytes: impl IntoIterator<Item = u8>) -> String {
+    let digits = bytes.into_iter().map(|byte| format!("{byte:02x}"));
+    format!("+{}", digits.collect::<String>())
+}
+
+/// A structure of 64-bit words, likewise.
+pub fn structure(words: &[u64]) -> String {
+    buffer(words.iter().flat_map(|word| word.to_le_bytes()))
+}
+
 /// The folder whose libraries are the simulated driver.
 pub fn driver_folder() -> PathBuf {
     let simulator = programs::folder().join("libdivvy_sim.so");

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use divvy_api::v1::{Bypass, BypassAction, BypassWay, EndReason, Job, JobState};
-use divvy_e2e::{GIB, Home, MIB, until};
+use divvy_e2e::{GIB, Home, MIB, can_unshare, until};
 use divvy_testkit::Bounded as _;
 
 /// What the evading program takes.
@@ -785,10 +785,7 @@ fn a_bypass_in_a_namespace_of_its_own_is_told_under_the_pid_that_it_has_here() {
         "--fork",
         "--mount-proc",
     ];
-    let mut try_it = Command::new(unshare[0]);
-    let possible = try_it.args(&unshare[1..]).arg("true").wait_bounded();
-    if !possible.is_ok_and(|status| status.success()) {
-        eprintln!("SKIPPED: this machine lets nobody make PID namespaces");
+    if !can_unshare(&unshare) {
         return;
     }
     let home = preloaded("a100-80gb:1");

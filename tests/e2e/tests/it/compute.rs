@@ -4,10 +4,8 @@
 //! `cargo xtask bench` has the figures, also for short kernels.
 
 use std::path::Path;
-use std::process::Command;
 
-use divvy_e2e::{Home, Tenant, part, until};
-use divvy_testkit::Bounded as _;
+use divvy_e2e::{Home, Tenant, can_unshare, part, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Simulated GPUs whose programs come before whatever else the machine does: what is measured is who waits for whom at the GPU, and not for a
@@ -228,11 +226,7 @@ fn a_holder_that_is_killed_or_stopped_or_sleeps_blocks_the_others_no_longer_than
 /// As in a container: whether it is stopped is seen by nobody outside, and it stands at the gate with a kernel on the GPU.
 #[test]
 fn one_that_is_stopped_in_a_namespace_of_its_own_is_waited_for_once() {
-    let may = Command::new("unshare")
-        .args(["--pid", "--fork", "true"])
-        .wait_bounded();
-    if !may.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: this machine lets nobody have a PID namespace");
+    if !can_unshare(&["unshare", "--pid", "--fork"]) {
         return;
     }
     let home = alone(1);

@@ -1,10 +1,7 @@
-//! The memory of processes that ended where nobody of the slice sees it: in a PID namespace of their own, or by running
-//! another program. The next process sees and gets it, in both forms, with and without a daemon.
+//! The memory of processes whose end no process of the slice sees: in a PID namespace of their own, or by running another
+//! program. The next process sees and gets it, in both forms, with and without a daemon.
 
-use std::process::Command;
-
-use divvy_e2e::{Home, MIB};
-use divvy_testkit::Bounded as _;
+use divvy_e2e::{Home, MIB, can_unshare};
 use serde_json::Value;
 
 /// Runs a script in a slice of 4 GiB in each form, with and without a daemon. It fills the slice before and after what
@@ -39,12 +36,7 @@ fn fill(line: &str) -> Value {
 #[test]
 fn what_processes_of_pid_namespaces_held_comes_back_to_the_slice() {
     let unshare = "unshare --user --map-root-user --pid --fork --mount-proc";
-    let mut try_it = Command::new("sh");
-    let possible = try_it
-        .args(["-c", &format!("{unshare} true")])
-        .wait_bounded();
-    if !possible.is_ok_and(|status| status.success()) {
-        eprintln!("SKIPPED: this machine lets nobody make PID namespaces");
+    if !can_unshare(&unshare.split(' ').collect::<Vec<_>>()) {
         return;
     }
     // Together they hold more than the slice: from the fourth on each needs what one before it held.

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use divvy_api::v1::LimiterForm;
-use divvy_e2e::{GIB, Home, until};
+use divvy_e2e::{GIB, Home, can_unshare, until};
 use divvy_testkit::Bounded as _;
 use serde_json::Value;
 
@@ -374,10 +374,7 @@ fn a_job_sees_what_is_mounted_outside_later() {
 #[test]
 fn a_read_only_sandbox_is_told_what_to_bind() {
     let unshare = ["unshare", "--user", "--map-root-user", "--mount", "--"];
-    let mut try_it = Command::new(unshare[0]);
-    let possible = try_it.args(&unshare[1..]).arg("true").wait_bounded();
-    if !possible.is_ok_and(|status| status.success()) {
-        eprintln!("SKIPPED: this machine lets nobody make mount namespaces");
+    if !can_unshare(&unshare) {
         return;
     }
     let home = Home::new("a100-80gb:1").variable("DIVVY_FORM", "preload");

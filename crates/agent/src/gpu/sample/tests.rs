@@ -266,7 +266,7 @@ fn a_process_of_the_tree_without_a_slot_is_the_jobs_unless_its_pid_may_be_anothe
     assert_eq!(
         scene.of(&[(unmanaged, 2)]),
         [ProcessOwner::Unmanaged],
-        "it does not have the driver, so its pid is listed for somebody else's memory"
+        "it does not have the driver, so the driver lists another process's memory under its pid"
     );
     // What `cat` has mapped stands for the driver's state.
     let program = fs::read_link(format!("/proc/{unmanaged}/exe")).unwrap();

@@ -295,7 +295,7 @@ mod tests {
         assert!(has_mapped(me, &KnownFile::of(&this)) && !has_mapped(me, &KnownFile::of(&state)));
     }
 
-    /// Opens a file in a second thread, with descriptors of its own if told so; then the first thread ends.
+    /// Opens a file in a second thread, with `unshare` under descriptors of its own; with `exit` the first thread ends.
     const LATER_THREADS: &str = "import ctypes, os, sys, threading
 def second():
     if 'unshare' in sys.argv:

@@ -1,6 +1,6 @@
 //! One process of the slice, and what it holds. It makes the calls it is told to and remembers nothing itself.
 
-use crate::support::{OUT_OF_MEMORY, Probe, Rig, compiled};
+use crate::support::{OUT_OF_MEMORY, Probe, Rig, compiled, structure};
 
 const UNTOUCHED: u64 = 0x5afe_5afe_5afe_5afe;
 
@@ -125,12 +125,7 @@ impl Actor {
         let words = arguments.iter().map(|argument| match argument {
             Arg::Value(value) => value.to_string(),
             Arg::Out => "&".into(),
-            Arg::Words(words) => {
-                let bytes = words.iter().flat_map(|word| word.to_le_bytes());
-                std::iter::once("+".to_owned())
-                    .chain(bytes.map(|byte| format!("{byte:02x}")))
-                    .collect()
-            }
+            Arg::Words(words) => structure(words),
         });
         let line = std::iter::once(name.to_owned())
             .chain(words)
