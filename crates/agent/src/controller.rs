@@ -44,13 +44,12 @@ mod state;
 mod tick;
 mod waiters;
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
-use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use admission::user_rules::MOST_LABELS;
-use divvy_api::v1::Event;
 use divvy_core::JobId;
 use divvy_core::reconcile::Watchlist;
 use lifecycle::job_sync;
@@ -75,6 +74,7 @@ use crate::host::clock::Instant;
 use crate::host::disk::Disk;
 use crate::journal::secrets::Secrets;
 use crate::journal::{Store, StoreError};
+use crate::model::event::JobEvent;
 use crate::registry::{Membership, Registry};
 use crate::supervisor::watch::Watch;
 pub use effects::Effects;
@@ -88,8 +88,13 @@ pub use state::TICK;
 #[cfg(test)]
 pub use state::mig::MigCounts;
 
-/// Most messages that one round takes; this bounds the delay of an answer.
+/// Most messages that one round takes, and the longest time that it goes on taking them. Both bound the delay of an
+/// answer: a round of small messages is over before, and large ones get rounds of their own.
 const BATCH: usize = 256;
+const ROUND: Duration = Duration::from_millis(50);
+
+/// How long reads may delay the next round.
+const READS: Duration = Duration::from_millis(20);
 
 /// The node's state, the handles to the machine, and the effects of the current round.
 pub struct Controller {
@@ -103,7 +108,7 @@ pub struct ControllerParts {
     pub config: Config,
     pub store: Store,
     pub watch: Option<Watch>,
-    pub events: broadcast::Sender<Event>,
+    pub events: broadcast::Sender<Arc<JobEvent>>,
     pub devices: Vec<Device>,
     pub observer: Arc<Observer>,
     pub compute_scheduler: ComputeScheduler,
@@ -183,6 +188,7 @@ impl Controller {
                 history: HistoryClock::default(),
             },
             children: Vec::new(),
+            estimates: OnceCell::new(),
         };
         let registry = match registry {
             Some(membership) => membership.join(&sharing::held(&state.jobs, &state.gpus)),
@@ -215,27 +221,28 @@ impl Controller {
     ///
     /// # Errors
     /// When the journal fails: the controller may confirm nothing more, and everything that it confirmed is on disk.
-    pub fn run(mut self, messages: &Inbox) -> Result<(), StoreError> {
+    pub fn run(mut self, mut messages: Inbox) -> Result<(), StoreError> {
         let mut tick = Instant::now();
         loop {
             let interval = apply::tick_interval(&self.state.jobs, &self.state.children);
-            let patience = match self.fx.jobs.recheck.is_empty() && !self.fx.replan {
-                true => (tick + interval).saturating_duration_since(Instant::now()),
-                false => Duration::ZERO,
+            let is_due = !self.fx.jobs.recheck.is_empty() || self.fx.replan;
+            let patience = match is_due {
+                false => (tick + interval).saturating_duration_since(Instant::now()),
+                true => Duration::ZERO,
             };
-            let first = match messages.recv_timeout(patience) {
-                Ok(message) => Some(message),
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => return Ok(()),
-            };
+            if messages.wait(patience).is_err() {
+                return Ok(());
+            }
             let ticks = tick.elapsed() >= interval;
             if ticks {
                 tick = Instant::now();
             }
-            self.run_once(
-                first.into_iter().chain(messages.try_iter().take(BATCH)),
-                ticks,
-            )?;
+            // Reads alone change nothing.
+            if ticks || is_due || messages.has_calls() {
+                self.run_once(messages.round(BATCH, ROUND), ticks)?;
+            }
+            let Self { state, io, fx } = &self;
+            messages.read(READS, |read| read(state, io, fx));
             if self.fx.stop {
                 return Ok(());
             }
@@ -252,6 +259,7 @@ impl Controller {
         ticks: bool,
     ) -> Result<(), StoreError> {
         let Self { state, io, fx } = self;
+        state.estimates.take();
         let has_changed = disk_full::check_disk(&mut state.disk, fx, io, ticks)?;
         io.store.begin()?;
         if has_changed {

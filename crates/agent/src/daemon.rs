@@ -53,7 +53,7 @@ use crate::host::live::Live;
 use crate::host::log_trim;
 use crate::host::rlimits;
 use crate::http::socket::Socket;
-use crate::http::{self, Api};
+use crate::http::{self, Api, Budget};
 use crate::job_dir::container_spec;
 use crate::journal::backup::{self, Backups};
 use crate::journal::recover;
@@ -279,12 +279,14 @@ fn serve(
         .start()
         .map_err(|error| internal("cannot start a thread", &error))?;
     let (done, cycle_end) = oneshot::channel();
-    let work = move || drop(done.send(controller.run(&messages)));
+    let work = move || drop(done.send(controller.run(messages)));
     let thread = std::thread::Builder::new().name("cycle".into()).spawn(work);
     let thread = thread.map_err(|error| internal("cannot start a thread", &error))?;
 
     let api = Api {
         mailbox: mailbox.clone(),
+        budget: Budget::of(&Arc::default(), doors.me.uid),
+        accounts: Arc::default(),
         events,
         home: Arc::clone(&home),
         observer,

@@ -24,3 +24,4 @@ pub mod run_as;
 pub mod task_limits;
 pub mod user;
 pub mod user_names;
+pub mod user_permits;

@@ -10,6 +10,7 @@ mod arrays;
 mod auth;
 mod board;
 mod body;
+mod budget;
 mod claims;
 mod events;
 mod exec;
@@ -28,7 +29,6 @@ pub mod socket;
 pub mod token;
 mod upload;
 mod usage;
-mod user_permits;
 mod web;
 
 use crate::controller::request::{Act, Milestone, ProjectAct, Reply};
@@ -38,8 +38,9 @@ use std::time::Duration;
 
 use axum::Extension;
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{DefaultBodyLimit, FromRequestParts, Request};
 use axum::http::HeaderValue;
+use axum::http::request::Parts;
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch, post, put};
@@ -58,10 +59,11 @@ use crate::controller::query::reference::JobRef;
 use crate::controller::reload::Reloader;
 use crate::gpu::Observer;
 use crate::history::History;
-use crate::host::account::UserAccount;
+use crate::host::account::{Accounts, UserAccount};
 use crate::host::error::error_chain;
 use crate::host::live::Live;
 use crate::journal;
+use crate::model::event::JobEvent;
 use crate::model::policy::check_priority;
 use crate::model::recommend::{self, RunFilter};
 use crate::model::usage::GpuTimeTotals;
@@ -69,6 +71,7 @@ use crate::model::validate::limits;
 use arrays::{CallContext, resolve};
 pub use board::Boards;
 use body::{ApiError, Body, Path, Query};
+pub use budget::Budget;
 pub use job_list::KeptMatches;
 use redact::Visibility;
 use server::Server;
@@ -86,11 +89,13 @@ static HEAVY: Semaphore = Semaphore::const_new(2);
 /// so that many calls for it do not hold up `why`.
 static ADVICE: Semaphore = Semaphore::const_new(1);
 
-/// What handlers share.
+/// What handlers share. A handler has the mailbox and the budget of its caller.
 #[derive(Clone)]
 pub struct Api {
     pub mailbox: Mailbox,
-    pub events: broadcast::Sender<v1::Event>,
+    pub budget: Budget,
+    pub accounts: Arc<Accounts>,
+    pub events: broadcast::Sender<Arc<JobEvent>>,
     pub home: Arc<Home>,
     pub observer: Arc<Observer>,
     pub history: Arc<History>,
@@ -106,6 +111,30 @@ pub struct Api {
     pub gpu_time: Arc<Mutex<GpuTimeTotals>>,
     pub boards: Arc<Boards>,
     pub matches: Arc<KeptMatches>,
+}
+
+impl Api {
+    /// The same for the calls of a user.
+    fn of(&self, user: u32) -> Self {
+        Self {
+            mailbox: self.mailbox.of(user),
+            budget: self.budget.for_user(user),
+            ..self.clone()
+        }
+    }
+}
+
+impl FromRequestParts<Api> for Api {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
+        let Some(caller) = parts.extensions.get::<Caller>() else {
+            return Err(internal(&std::io::Error::other(
+                "the request was not authenticated",
+            )));
+        };
+        Ok(api.of(caller.account.uid))
+    }
 }
 
 /// Serves until the future is dropped.
@@ -233,7 +262,7 @@ fn list<T>(kind: &str, items: Vec<T>) -> Answer<T> {
     Ok(Body(List::new(kind, items)))
 }
 
-async fn node(State(api): State<Api>, Extension(caller): Extension<Caller>) -> Answer<v1::Node> {
+async fn node(api: Api, Extension(caller): Extension<Caller>) -> Answer<v1::Node> {
     let node = api.mailbox.query(|queries| Ok(queries.node())).await?;
     let caller = v1::NodeCaller {
         user: caller.account.name,
@@ -243,7 +272,7 @@ async fn node(State(api): State<Api>, Extension(caller): Extension<Caller>) -> A
     list("Node", vec![v1::Node { caller, ..node }])
 }
 
-async fn gpus(State(api): State<Api>) -> Answer<v1::Gpu> {
+async fn gpus(api: Api) -> Answer<v1::Gpu> {
     api.observer.wait_for_recent_sample().await;
     list(
         "GpuList",
@@ -252,7 +281,7 @@ async fn gpus(State(api): State<Api>) -> Answer<v1::Gpu> {
 }
 
 async fn change_gpu(
-    State(api): State<Api>,
+    api: Api,
     Path(gpu): Path<String>,
     Body(change): Body<v1::GpuChange>,
 ) -> Answer<v1::GpuChanged> {
@@ -264,7 +293,7 @@ async fn change_gpu(
     list("GpuChange", vec![changed.await?])
 }
 
-async fn mig(State(api): State<Api>) -> Answer<v1::MigInstance> {
+async fn mig(api: Api) -> Answer<v1::MigInstance> {
     api.observer.wait_for_recent_sample().await;
     list(
         "MigInstanceList",
@@ -274,10 +303,7 @@ async fn mig(State(api): State<Api>) -> Answer<v1::MigInstance> {
     )
 }
 
-async fn mig_plan(
-    State(api): State<Api>,
-    Body(wanted): Body<v1::MigWanted>,
-) -> Answer<v1::MigPlanned> {
+async fn mig_plan(api: Api, Body(wanted): Body<v1::MigWanted>) -> Answer<v1::MigPlanned> {
     api.observer.wait_for_fresh_sample().await;
     list(
         "MigPlan",
@@ -287,7 +313,7 @@ async fn mig_plan(
     )
 }
 
-async fn mig_gc(State(api): State<Api>, Body(gc): Body<v1::MigGc>) -> Answer<v1::MigInstance> {
+async fn mig_gc(api: Api, Body(gc): Body<v1::MigGc>) -> Answer<v1::MigInstance> {
     list(
         "MigInstanceList",
         api.mailbox
@@ -296,7 +322,7 @@ async fn mig_gc(State(api): State<Api>, Body(gc): Body<v1::MigGc>) -> Answer<v1:
     )
 }
 
-async fn queues(State(api): State<Api>) -> Answer<v1::Queue> {
+async fn queues(api: Api) -> Answer<v1::Queue> {
     list(
         "QueueList",
         api.mailbox
@@ -305,7 +331,7 @@ async fn queues(State(api): State<Api>) -> Answer<v1::Queue> {
     )
 }
 
-async fn projects(State(api): State<Api>) -> Answer<v1::Project> {
+async fn projects(api: Api) -> Answer<v1::Project> {
     list(
         "ProjectList",
         api.mailbox
@@ -314,12 +340,12 @@ async fn projects(State(api): State<Api>) -> Answer<v1::Project> {
     )
 }
 
-async fn config(State(api): State<Api>) -> Answer<v1::ConfigValue> {
+async fn config(api: Api) -> Answer<v1::ConfigValue> {
     let values = api.mailbox.query(|queries| Ok(queries.config()));
     list("ConfigList", values.await?)
 }
 
-async fn reload_config(State(api): State<Api>) -> Answer<v1::ConfigReload> {
+async fn reload_config(api: Api) -> Answer<v1::ConfigReload> {
     list("ConfigReload", vec![api.reloader.reload().await?])
 }
 
@@ -331,7 +357,7 @@ async fn tend(api: &Api, name: String, act: ProjectAct) -> Answer<v1::Project> {
 }
 
 async fn add_project(
-    State(api): State<Api>,
+    api: Api,
     Path(name): Path<String>,
     Body(change): Body<v1::ProjectChange>,
 ) -> Answer<v1::Project> {
@@ -339,19 +365,19 @@ async fn add_project(
 }
 
 async fn set_project(
-    State(api): State<Api>,
+    api: Api,
     Path(name): Path<String>,
     Body(change): Body<v1::ProjectChange>,
 ) -> Answer<v1::Project> {
     tend(&api, name, ProjectAct::Set(change)).await
 }
 
-async fn remove_project(State(api): State<Api>, Path(name): Path<String>) -> Answer<v1::Project> {
+async fn remove_project(api: Api, Path(name): Path<String>) -> Answer<v1::Project> {
     tend(&api, name, ProjectAct::Remove).await
 }
 
 async fn job(
-    State(api): State<Api>,
+    api: Api,
     Extension(sight): Extension<Visibility>,
     Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
@@ -379,43 +405,15 @@ async fn job_with_start_estimate(api: &Api, reference: String) -> Result<v1::Job
     let Some(estimator) = estimator else {
         return Ok(job);
     };
-    run_heavy(move || {
+    let estimate = move || {
         estimator.estimate_start(&mut job);
         job
-    })
-    .await
-}
-
-/// Runs work that takes too long for the threads that other requests share.
-async fn run_blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ApiError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| internal(&error))
-}
-
-/// The same for what is heavy.
-async fn run_heavy<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ApiError> {
-    run_limited(&HEAVY, work).await
-}
-
-/// Waits for a permit of these. The work holds it until it is done, even if its client has gone.
-async fn run_limited<T: Send + 'static>(
-    turns: &'static Semaphore,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ApiError> {
-    let turn = turns.acquire().await;
-    run_blocking(move || {
-        let _turn = turn;
-        work()
-    })
-    .await
+    };
+    api.budget.run_in_turn(&HEAVY, estimate).await
 }
 
 async fn why(
-    State(api): State<Api>,
+    api: Api,
     Extension(sight): Extension<Visibility>,
     Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
@@ -424,7 +422,8 @@ async fn why(
         .mailbox
         .query(move |queries| queries.why(&reference))
         .await?;
-    let (mut why, tries) = run_heavy(move || inquiry.answer(|owner| sight.can_see(owner))).await?;
+    let answer = move || inquiry.answer(|owner| sight.can_see(owner));
+    let (mut why, tries) = api.budget.run_in_turn(&HEAVY, answer).await?;
     if !tries.is_empty() {
         // What the daemon would refuse from this caller is no advice.
         let commands = api
@@ -436,7 +435,7 @@ async fn why(
 }
 
 async fn submit(
-    State(api): State<Api>,
+    api: Api,
     Extension(caller): Extension<Caller>,
     Body(submit): Body<v1::Submit>,
 ) -> Answer<v1::Job> {
@@ -451,23 +450,29 @@ async fn submit(
         .clone()
         .filter(|_| caller.role >= Role::Operator)
     {
-        Some(user) => account_of(user).await?,
+        Some(user) => account_of(&api, user).await?,
         None => None,
+    };
+    // A dry run is answered with an estimate.
+    let turn = match submit.dry_run {
+        true => Some(api.budget.turn(&HEAVY).await?),
+        false => None,
     };
     let (submit, by) = (Box::new(submit), Box::new(caller));
     let message = |reply| Message::Submit {
         submit,
         by,
         named,
+        turn: turn.map(|turn| Box::new(turn) as Box<dyn Send>),
         reply,
     };
     list("JobList", vec![api.mailbox.request(message).await?])
 }
 
 /// The account of a user that a front end names; the user database may be on the network.
-async fn account_of(user: String) -> Result<Option<Box<UserAccount>>, ApiError> {
-    let found = tokio::task::spawn_blocking(move || UserAccount::by_name(&user)).await;
-    let found = found.map_err(|error| internal(&error))?.map_err(|error| {
+async fn account_of(api: &Api, user: String) -> Result<Option<Box<UserAccount>>, ApiError> {
+    let found = api.budget.run(move || UserAccount::by_name(&user)).await?;
+    let found = found.map_err(|error| {
         Error::new(ErrorCode::Internal, error_chain(&error))
             .hint("check `getent passwd` and `id`; rules for groups need the user database")
     })?;
@@ -475,7 +480,7 @@ async fn account_of(user: String) -> Result<Option<Box<UserAccount>>, ApiError> 
 }
 
 async fn cancel(
-    State(api): State<Api>,
+    api: Api,
     Extension(sight): Extension<Visibility>,
     Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
@@ -516,7 +521,7 @@ async fn act_on_jobs(
 }
 
 async fn confirm(
-    State(api): State<Api>,
+    api: Api,
     Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
     Body(confirm): Body<v1::Confirm>,
@@ -533,7 +538,7 @@ async fn confirm(
 
 /// A call without a body uses the defaults.
 async fn suspend(
-    State(api): State<Api>,
+    api: Api,
     Extension(sight): Extension<Visibility>,
     Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
@@ -561,7 +566,7 @@ async fn suspend(
 }
 
 async fn resume(
-    State(api): State<Api>,
+    api: Api,
     Extension(sight): Extension<Visibility>,
     Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
@@ -592,7 +597,7 @@ async fn pause(
 }
 
 async fn requeue(
-    State(api): State<Api>,
+    api: Api,
     Extension(sight): Extension<Visibility>,
     Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
@@ -614,7 +619,7 @@ async fn requeue(
 }
 
 async fn resize(
-    State(api): State<Api>,
+    api: Api,
     Path(reference): Path<String>,
     Body(resize): Body<v1::Resize>,
 ) -> Answer<v1::Job> {
@@ -628,14 +633,14 @@ async fn resize(
     list("JobList", vec![resize.await?])
 }
 
-async fn docker(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1::DockerArgs> {
+async fn docker(api: Api, Path(reference): Path<String>) -> Answer<v1::DockerArgs> {
     let added = api
         .mailbox
         .query(move |queries| queries.docker_args(&reference));
     list("DockerArgs", vec![added.await?])
 }
 
-async fn oom(State(api): State<Api>, Path(reference): Path<String>) -> Answer<v1::Oom> {
+async fn oom(api: Api, Path(reference): Path<String>) -> Answer<v1::Oom> {
     list(
         "Oom",
         vec![
@@ -655,7 +660,7 @@ struct WhichRuns {
 }
 
 async fn advice(
-    State(api): State<Api>,
+    api: Api,
     Extension(caller): Extension<Caller>,
     Query(which): Query<WhichRuns>,
 ) -> Answer<v1::Advice> {
@@ -706,7 +711,7 @@ async fn advice(
     let database = api.home.database();
     // Advice names programs, so it considers only jobs that show their commands to the caller.
     let uid = (!caller.can_see_all_users()).then_some(caller.account.uid);
-    let advised = run_limited(&ADVICE, move || {
+    let advised = api.budget.run_in_turn(&ADVICE, move || {
         let jobs = journal::ended_of(&database, uid)?;
         let sufficient = journal::sufficient(&database)?;
         Ok::<_, journal::StoreError>(recommend::advice(&runs, jobs, &sufficient, &gpus))
@@ -742,7 +747,7 @@ impl Until {
 }
 
 async fn wait(
-    State(api): State<Api>,
+    api: Api,
     Path(reference): Path<String>,
     Query(until): Query<Until>,
 ) -> Result<Response, ApiError> {
@@ -774,36 +779,51 @@ fn internal(error: &dyn std::error::Error) -> ApiError {
 
 #[cfg(test)]
 mod tests {
+    use divvy_testkit::until_async;
     use tokio::sync::oneshot;
 
     use super::*;
 
+    fn budgets() -> impl Fn(u32) -> Budget {
+        let all = Arc::default();
+        move |user| Budget::of(&all, user)
+    }
+
     #[tokio::test]
     async fn calls_for_advice_take_turns_and_hold_up_nothing_else() {
+        let of = budgets();
         let (end, ended) = oneshot::channel::<()>();
-        let first = tokio::spawn(run_limited(&ADVICE, move || ended.blocking_recv().unwrap()));
-        divvy_testkit::until_async("the first has the turn", async || {
+        let begin = |user: u32, work: Box<dyn FnOnce() + Send>| {
+            let budget = of(user);
+            tokio::spawn(async move { budget.run_in_turn(&ADVICE, work).await })
+        };
+        let first = begin(1, Box::new(move || ended.blocking_recv().unwrap()));
+        until_async("the first has the turn", async || {
             (ADVICE.available_permits() == 0).then_some(())
         })
         .await;
-        let second = tokio::spawn(run_limited(&ADVICE, || ()));
+        let second = begin(2, Box::new(|| ()));
         tokio::task::yield_now().await;
         assert!(!second.is_finished());
-        run_heavy(|| ()).await.unwrap();
+        of(3).run_in_turn(&HEAVY, || ()).await.unwrap();
         end.send(()).unwrap();
         first.await.unwrap().unwrap();
         second.await.unwrap().unwrap();
     }
 
     #[tokio::test]
-    async fn heavy_work_keeps_its_turn_when_whoever_asked_for_it_is_gone() {
+    async fn work_of_seconds_keeps_its_turn_when_the_client_is_gone() {
         let turns = HEAVY.available_permits();
         let (begin, begun) = oneshot::channel();
         let (end, ended) = oneshot::channel::<()>();
-        let asks = tokio::spawn(run_heavy(move || {
-            begin.send(()).unwrap();
-            ended.blocking_recv().unwrap();
-        }));
+        let budget = budgets()(1);
+        let asks = tokio::spawn(async move {
+            let work = move || {
+                begin.send(()).unwrap();
+                ended.blocking_recv().unwrap();
+            };
+            budget.run_in_turn(&HEAVY, work).await
+        });
         begun.await.unwrap();
         asks.abort();
         assert!(asks.await.unwrap_err().is_cancelled());

@@ -8,6 +8,7 @@ pub mod bypass;
 pub mod cause;
 pub mod claim;
 pub mod counters;
+pub mod event;
 pub mod gpu_memory;
 pub mod gpu_mode;
 pub mod idle;

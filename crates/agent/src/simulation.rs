@@ -471,7 +471,7 @@ fn claims_of_a_run_are_held_and_given_back() {
         crate::journal::events_after(&run.home.database(), 0, 1000, None).expect("a journal");
     let told = |kind: &str, word: &str| {
         let mut events = events.iter();
-        events.any(|event| event.kind == kind && event.text.contains(word))
+        events.any(|one| one.event.kind == kind && one.event.text.contains(word))
     };
     assert!(told("allocated", "team/train") && told("running", "divvy.dev/slice="));
     assert!(told("ended", "released"));
@@ -528,7 +528,7 @@ fn slices_end_with_their_process_and_their_control_group_and_after_a_restart() {
         crate::journal::events_after(&run.home.database(), 0, 1000, None).expect("a journal");
     let said = |kind: &str, word: &str| {
         let mut events = events.iter();
-        events.any(|event| event.kind == kind && event.text.contains(word))
+        events.any(|one| one.event.kind == kind && one.event.text.contains(word))
     };
     assert!(said("running", "divvy.dev/slice="), "{events:?}");
     assert!(said("stopping", "has ended"), "{events:?}");

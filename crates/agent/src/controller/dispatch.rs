@@ -37,6 +37,7 @@ pub(super) fn handle(
             submit,
             by,
             named,
+            turn,
             reply,
         } => {
             let result = submit::submit(state, fx, io, *submit, &by, named.as_deref())?;
@@ -53,6 +54,7 @@ pub(super) fn handle(
                     // reply.
                     let thread = std::thread::Builder::new().name("foresee".into());
                     let _ = thread.spawn(move || {
+                        let _turn = turn;
                         estimator.estimate_start(&mut job);
                         let _ = reply.send(Ok(*job));
                     });
@@ -166,7 +168,6 @@ pub(super) fn handle(
             reply,
         } => waiters::wait(&mut state.jobs, fx, io, &reference, milestone, reply)?,
         Message::RecordEvent { job, kind, text } => fx.record_event(io, Some(job), kind, &text)?,
-        Message::Query(read) => fx.replies.queries.push(read),
         Message::Watch(WatchEvent::Record(id)) => job_sync::check_records(state, fx, io, id)?,
         Message::Watch(WatchEvent::SupervisorEnded(id)) => job_sync::sync_job(state, fx, io, id)?,
         Message::Watch(WatchEvent::EventsLost) => {

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use divvy_api::v1::Event;
 use tokio::sync::broadcast;
 
 use crate::checkpoint::CheckpointOps;
@@ -14,6 +13,7 @@ use crate::history::History;
 use crate::host::disk::Disk;
 use crate::journal::Store;
 use crate::journal::secrets::Secrets;
+use crate::model::event::JobEvent;
 use crate::registry::Registry;
 use crate::supervisor::watch::Watch;
 
@@ -29,7 +29,7 @@ pub struct Io {
     /// `None` where the kernel gives no inotify instance.
     pub watch: Option<Watch>,
     /// The stream of events for clients.
-    pub events: broadcast::Sender<Event>,
+    pub events: broadcast::Sender<Arc<JobEvent>>,
     /// The thread that samples the driver and the ledgers.
     pub observer: Arc<Observer>,
     /// The thread that gives slices their turns on the GPUs.

@@ -1,11 +1,20 @@
 //! Mailbox: every request and observation reaches the controller as a message.
 //!
-//! A client's call waits for room before it sends ([`Mailbox::request`]). There is room for 1024 messages of calls. A
-//! large message takes several places, so that all of them together have at most 64 MiB of JSON. The daemon's own
-//! threads send without room ([`Mailbox::post`]), so that a full mailbox never delays the end of a job. These threads
-//! are few, and their messages are small. They are the watcher, the observer, the retention thread, a MIG worker for
-//! each GPU, and a thread for each checkpoint operation.
+//! ```text
+//! threads of the daemon ─► own lane ──┐ first
+//! user 1000 ─► room ─► lane of 1000 ──┤
+//! user 1001 ─► room ─► lane of 1001 ──┴► the user that has used the least of the controller's time is next
+//! ```
+//! A client's call waits for room before it sends ([`Mailbox::request`]). Each user has room for 1024 messages. A large
+//! message takes several places, so that all of them together have at most 64 MiB of JSON. The daemon's own threads send
+//! without room ([`Mailbox::post`]), so that a full mailbox never delays the end of a job. These threads are few, and
+//! their messages are small. They are the watcher, the observer, the retention thread, a MIG worker for each GPU, and a
+//! thread for each checkpoint operation.
+//!
+//! The controller takes calls and reads in the order of start-time fair queueing (Goyal, Vin and Cheng, 1996): one
+//! user's many or dear calls delay another user's by one message at most (decision 050).
 
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
@@ -15,7 +24,7 @@ use divvy_api::v1::{
     MigInstance, Project, Resize, Submit,
 };
 use divvy_core::JobId;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
 
 use crate::auth::Caller;
 use crate::checkpoint;
@@ -29,11 +38,13 @@ use crate::controller::request::{
 use crate::gpu::mig::MigReport;
 use crate::gpu::sample::NodeSample;
 use crate::host::account::UserAccount;
+use crate::host::clock::Instant;
+use crate::host::user_permits::{UserPermit, UserSemaphores};
 use crate::journal::retention::{PruneBatch, PruneDone};
 use crate::model::validate::budget::written;
 use crate::supervisor::watch::WatchEvent;
 
-/// Places for messages of calls: four rounds of the controller.
+/// Places for messages of one user: four rounds of the controller, and twice the user's connections.
 const ROOM: u32 = 1024;
 
 /// Bytes of JSON that one place holds; a larger message takes several.
@@ -47,6 +58,8 @@ pub enum Message {
         by: Box<Caller>,
         /// The account of the user that the submission names, if the machine knows that user.
         named: Option<Box<UserAccount>>,
+        /// A dry run's turn, kept until its estimate is done.
+        turn: Option<Box<dyn Send>>,
         reply: Reply<Job>,
     },
     /// Stops all processes of a job, or resumes them.
@@ -151,8 +164,6 @@ pub enum Message {
         milestone: Milestone,
         reply: Reply<Job>,
     },
-    /// Reads the state, after all earlier messages are durable.
-    Query(StateQuery),
     /// Records an event.
     RecordEvent {
         job: JobId,
@@ -201,7 +212,6 @@ impl Message {
             | Self::Reload { .. }
             | Self::ReleaseClaim { .. }
             | Self::Wait { .. }
-            | Self::Query(_)
             | Self::RecordEvent { .. }
             | Self::Watch(_)
             | Self::Sampled(_)
@@ -239,57 +249,242 @@ impl Message {
     }
 }
 
-/// A message, and its room until the controller takes it.
+/// What the controller does for a sender.
+enum Work {
+    /// A message of a round.
+    Call(Message),
+    /// Reads the state between two rounds, after all earlier messages are durable.
+    Read(StateQuery),
+}
+
+/// A piece of work, and its room until the controller takes it.
 struct Envelope {
-    message: Message,
-    _room: Option<OwnedSemaphorePermit>,
+    work: Work,
+    /// `None`: the daemon's own.
+    user: Option<u32>,
+    _room: Option<UserPermit>,
 }
 
 /// The sending end; cheap to clone.
 #[derive(Clone)]
 pub struct Mailbox {
     sender: Sender<Envelope>,
-    room: Arc<Semaphore>,
+    rooms: Arc<UserSemaphores>,
+    /// Whose lane it sends to; `None`: the daemon's own.
+    user: Option<u32>,
+}
+
+/// The two kinds of [`Work`].
+#[derive(Clone, Copy)]
+enum Kind {
+    Call,
+    Read,
+}
+
+/// The work of one user that waits for the controller.
+#[derive(Default)]
+struct Lane {
+    /// By [`Kind`].
+    waits: [VecDeque<Envelope>; 2],
+    /// The controller's time that the user has used, from the clock on when the lane was last empty.
+    used: Duration,
+}
+
+impl Lane {
+    fn is_empty(&self) -> bool {
+        self.waits.iter().all(VecDeque::is_empty)
+    }
 }
 
 /// The controller's end.
-pub struct Inbox(Receiver<Envelope>);
+pub struct Inbox {
+    arrivals: Receiver<Envelope>,
+    /// The daemon's own lane is the first.
+    lanes: BTreeMap<Option<u32>, Lane>,
+    /// [`Lane::used`] of the work that was taken last: a user that comes back begins here, so idle time saves nothing.
+    clock: Duration,
+}
 
 /// Both ends.
 pub fn mailbox() -> (Mailbox, Inbox) {
-    let (sender, receiver) = channel();
-    let room = Arc::new(Semaphore::new(ROOM as usize));
-    (Mailbox { sender, room }, Inbox(receiver))
+    let (sender, arrivals) = channel();
+    let mailbox = Mailbox {
+        sender,
+        rooms: Arc::default(),
+        user: None,
+    };
+    let inbox = Inbox {
+        arrivals,
+        lanes: BTreeMap::new(),
+        clock: Duration::ZERO,
+    };
+    (mailbox, inbox)
 }
 
 impl Inbox {
-    /// The next message, waiting up to `patience` for one.
+    /// Waits up to `patience` for work, and not at all where some is left.
     ///
     /// # Errors
-    /// When there was none, or when no sender is left.
-    pub fn recv_timeout(&self, patience: Duration) -> Result<Message, RecvTimeoutError> {
-        self.0
-            .recv_timeout(patience)
-            .map(|envelope| envelope.message)
+    /// When no sender is left.
+    pub fn wait(&mut self, patience: Duration) -> Result<(), Disconnected> {
+        if self.lanes.values().all(Lane::is_empty) {
+            match self.arrivals.recv_timeout(patience) {
+                Ok(arrival) => self.sort(arrival),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(Disconnected),
+            }
+        }
+        self.take_in();
+        Ok(())
     }
 
-    /// The messages that are there now.
-    pub fn try_iter(&self) -> impl Iterator<Item = Message> {
-        self.0.try_iter().map(|envelope| envelope.message)
+    fn take_in(&mut self) {
+        while let Ok(arrival) = self.arrivals.try_recv() {
+            self.sort(arrival);
+        }
+    }
+
+    fn sort(&mut self, arrival: Envelope) {
+        let lane = self.lanes.entry(arrival.user).or_default();
+        if lane.is_empty() {
+            lane.used = lane.used.max(self.clock);
+        }
+        let kind = match arrival.work {
+            Work::Call(_) => Kind::Call,
+            Work::Read(_) => Kind::Read,
+        };
+        lane.waits[kind as usize].push_back(arrival);
+    }
+
+    /// Whether messages of a round wait.
+    pub fn has_calls(&self) -> bool {
+        let mut lanes = self.lanes.values();
+        lanes.any(|lane| !lane.waits[Kind::Call as usize].is_empty())
+    }
+
+    /// The messages of one round: at most so many, and none once they have taken so long. Each is its user's time until
+    /// the next is taken.
+    pub fn round(&mut self, most: usize, longest: Duration) -> Turns<'_> {
+        Turns {
+            inbox: self,
+            left: most,
+            until: Instant::now() + longest,
+            served: None,
+        }
+    }
+
+    /// Does reads until none waits, or until they have taken so long.
+    pub fn read(&mut self, longest: Duration, read: impl Fn(StateQuery)) {
+        let until = Instant::now() + longest;
+        loop {
+            self.take_in();
+            let begun = Instant::now();
+            let Some(next) = self.next(Kind::Read) else {
+                return;
+            };
+            if let Work::Read(query) = next.work {
+                read(query);
+            }
+            self.charge(next.user, begun.elapsed());
+            if Instant::now() >= until {
+                return;
+            }
+        }
+    }
+
+    /// The next work of this kind: the daemon's own, then that of the user with the least time.
+    fn next(&mut self, kind: Kind) -> Option<Envelope> {
+        let lanes = self.lanes.iter_mut();
+        let waits = lanes.filter(|(_, lane)| !lane.waits[kind as usize].is_empty());
+        let (user, lane) = waits.min_by_key(|(user, lane)| (user.is_some(), lane.used))?;
+        if user.is_some() {
+            self.clock = self.clock.max(lane.used);
+        }
+        lane.waits[kind as usize].pop_front()
+    }
+
+    fn charge(&mut self, user: Option<u32>, spent: Duration) {
+        if let Some(lane) = self.lanes.get_mut(&user) {
+            lane.used += spent;
+        }
+        // What is left of these users is what a new lane begins with.
+        let clock = self.clock;
+        self.lanes
+            .retain(|_, lane| !lane.is_empty() || lane.used > clock);
+    }
+}
+
+/// No sender is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Disconnected;
+
+/// The messages of one round, in fair order.
+pub struct Turns<'a> {
+    inbox: &'a mut Inbox,
+    left: usize,
+    until: Instant,
+    /// Whose message is being handled, since when.
+    served: Option<(Option<u32>, Instant)>,
+}
+
+impl Iterator for Turns<'_> {
+    type Item = Message;
+
+    fn next(&mut self) -> Option<Message> {
+        let now = Instant::now();
+        if let Some((user, since)) = self.served.take() {
+            self.inbox
+                .charge(user, now.saturating_duration_since(since));
+        }
+        if self.left == 0 || now >= self.until {
+            return None;
+        }
+        self.inbox.take_in();
+        let next = self.inbox.next(Kind::Call)?;
+        self.left -= 1;
+        self.served = Some((next.user, now));
+        match next.work {
+            Work::Call(message) => Some(message),
+            Work::Read(_) => None,
+        }
     }
 }
 
 impl Mailbox {
-    /// Sends without waiting for room. The message is lost if the controller has stopped.
-    pub fn post(&self, message: Message) {
-        self.send(message, None);
+    /// The same mailbox for the calls of a user.
+    pub fn of(&self, user: u32) -> Self {
+        Self {
+            user: Some(user),
+            ..self.clone()
+        }
     }
 
-    fn send(&self, message: Message, room: Option<OwnedSemaphorePermit>) {
+    /// The same mailbox for the daemon's own work, which serves all users.
+    pub fn own(&self) -> Self {
+        Self {
+            user: None,
+            ..self.clone()
+        }
+    }
+
+    /// Sends without waiting for room. The message is lost if the controller has stopped.
+    pub fn post(&self, message: Message) {
+        self.send(Work::Call(message), None);
+    }
+
+    fn send(&self, work: Work, room: Option<UserPermit>) {
+        let user = self.user;
         let _ = self.sender.send(Envelope {
-            message,
+            work,
+            user,
             _room: room,
         });
+    }
+
+    async fn room(&self, places: u32) -> Option<UserPermit> {
+        // The client's patience ends the wait.
+        let rooms = (places, ROOM as usize);
+        self.rooms.take(self.user?, rooms, Duration::MAX).await
     }
 
     /// Sends a message that has a reply once there is room, and waits for the reply.
@@ -299,14 +494,12 @@ impl Mailbox {
     pub async fn request<T>(&self, message: impl FnOnce(Reply<T>) -> Message) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
         let message = message(reply);
-        let room = Arc::clone(&self.room).acquire_many_owned(message.places());
-        // The semaphore is never closed.
-        let room = room.await.ok();
-        self.send(message, room);
+        let room = self.room(message.places()).await;
+        self.send(Work::Call(message), room);
         answer.await.unwrap_or_else(|_| Err(stopping()))
     }
 
-    /// Reads from the controller's state.
+    /// Reads from the controller's state, unless the caller has gone by then.
     ///
     /// # Errors
     /// As [`Mailbox::request`].
@@ -314,12 +507,15 @@ impl Mailbox {
         &self,
         read: impl FnOnce(&Queries<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        self.request(|reply| {
-            Message::Query(Box::new(move |state, io, fx| {
+        let (reply, answer) = oneshot::channel();
+        let room = self.room(1).await;
+        let read: StateQuery = Box::new(move |state, io, fx| {
+            if !reply.is_closed() {
                 let _ = reply.send(read(&Queries { state, io, fx }));
-            }))
-        })
-        .await
+            }
+        });
+        self.send(Work::Read(read), room);
+        answer.await.unwrap_or_else(|_| Err(stopping()))
     }
 }
 
@@ -330,43 +526,155 @@ fn stopping() -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::cell::RefCell;
+    use std::rc::Rc;
 
     use divvy_testkit::until_async;
 
     use super::*;
 
-    fn ask(mailbox: &Mailbox) -> tokio::task::JoinHandle<Result<(), Error>> {
-        let mailbox = mailbox.clone();
-        tokio::spawn(async move { mailbox.query(|_| Ok(())).await })
+    const ANA: u32 = 1000;
+    const BO: u32 = 1001;
+
+    fn wait(reference: &str) -> (Message, oneshot::Receiver<Result<Job, Error>>) {
+        let (reply, answer) = oneshot::channel();
+        let message = Message::Wait {
+            reference: reference.to_owned(),
+            milestone: Milestone::Ended,
+            reply,
+        };
+        (message, answer)
     }
 
-    async fn until_room(mailbox: &Mailbox, left: usize) {
-        until_async(format!("{left} places are left"), async || {
-            (mailbox.room.available_permits() == left).then_some(())
-        })
-        .await;
+    fn sends(mailbox: &Mailbox, reference: &str) {
+        mailbox.post(wait(reference).0);
+    }
+
+    fn reference(message: &Message) -> &str {
+        match message {
+            Message::Wait { reference, .. } => reference,
+            _ => "another",
+        }
+    }
+
+    fn ask(mailbox: &Mailbox) -> tokio::task::JoinHandle<Result<Job, Error>> {
+        let mailbox = mailbox.clone();
+        tokio::spawn(async move { mailbox.request(wait_for).await })
+    }
+
+    fn wait_for(reply: Reply<Job>) -> Message {
+        Message::Wait {
+            reference: "1".to_owned(),
+            milestone: Milestone::Ended,
+            reply,
+        }
+    }
+
+    fn taken(inbox: &mut Inbox, most: usize) -> usize {
+        inbox.wait(Duration::ZERO).unwrap();
+        inbox.round(most, divvy_testkit::PATIENCE).count()
     }
 
     #[tokio::test]
-    async fn calls_wait_while_the_mailbox_is_full_and_the_daemons_own_threads_do_not() {
-        let (mailbox, inbox) = mailbox();
-        let asked: Vec<_> = (0..ROOM + 10).map(|_| ask(&mailbox)).collect();
-        until_room(&mailbox, 0).await;
-        assert_eq!(inbox.try_iter().take(3).count(), 3);
-        // Three of the ten calls have found room.
-        until_room(&mailbox, 0).await;
+    async fn a_users_calls_wait_for_room_and_other_users_and_the_daemons_own_threads_do_not() {
+        let (mailbox, mut inbox) = mailbox();
+        let ana = mailbox.of(ANA);
+        let mut asked: Vec<_> = (0..ROOM + 10).map(|_| ask(&ana)).collect();
+        let mut seen = 0;
+        until_async("ana's room is full", async || {
+            inbox.take_in();
+            let waits = inbox.lanes.get(&Some(ANA))?.waits[Kind::Call as usize].len();
+            (waits == ROOM as usize).then_some(())
+        })
+        .await;
+        asked.push(ask(&mailbox.of(BO)));
         mailbox.post(Message::Stop);
-        drop(mailbox);
-        let mut taken = 3;
+        drop((mailbox, ana));
         until_async("all have come in", async || {
-            taken += inbox.try_iter().count();
-            (taken == ROOM as usize + 11).then_some(())
+            seen += taken(&mut inbox, 100);
+            (seen == ROOM as usize + 12).then_some(())
         })
         .await;
         // The controller has stopped without a reply.
         for asked in asked {
             assert_eq!(asked.await.unwrap().unwrap_err().code, ErrorCode::NoDaemon);
+        }
+    }
+
+    #[test]
+    fn the_daemons_own_messages_come_first_and_the_user_with_the_least_time_next() {
+        let (mailbox, mut inbox) = mailbox();
+        let (ana, bo) = (mailbox.of(ANA), mailbox.of(BO));
+        for at in 0..4 {
+            sends(&ana, &format!("ana {at}"));
+        }
+        sends(&bo, "bo 0");
+        sends(&bo, "bo 1");
+        sends(&mailbox, "own");
+        inbox.wait(Duration::ZERO).unwrap();
+        let mut order = Vec::new();
+        while let Some(next) = inbox.next(Kind::Call) {
+            let Work::Call(message) = &next.work else {
+                unreachable!("no reads were sent")
+            };
+            order.push(reference(message).to_owned());
+            // A call of ana takes three times as long.
+            let spent = if next.user == Some(ANA) { 3 } else { 1 };
+            inbox.charge(next.user, Duration::from_millis(spent));
+        }
+        assert_eq!(
+            order,
+            ["own", "ana 0", "bo 0", "bo 1", "ana 1", "ana 2", "ana 3"]
+        );
+        // Time in which bo had nothing to do is no credit: the first calls take turns.
+        assert!(inbox.lanes.len() <= 2);
+        sends(&ana, "ana 4");
+        sends(&bo, "bo 2");
+        inbox.wait(Duration::ZERO).unwrap();
+        assert_eq!(inbox.next(Kind::Call).unwrap().user, Some(BO));
+        assert!(inbox.lanes[&Some(BO)].used >= Duration::from_millis(9));
+    }
+
+    #[test]
+    fn a_round_ends_with_its_time_and_leaves_the_rest_in_the_mailbox() {
+        let (mailbox, mut inbox) = mailbox();
+        for at in 0..3 {
+            sends(&mailbox.of(ANA), &at.to_string());
+        }
+        inbox.wait(Duration::ZERO).unwrap();
+        assert_eq!(inbox.round(9, Duration::ZERO).count(), 0);
+        assert!(inbox.has_calls());
+        assert_eq!(inbox.round(2, divvy_testkit::PATIENCE).count(), 2);
+        assert_eq!(taken(&mut inbox, 9), 1);
+        assert!(!inbox.has_calls());
+    }
+
+    #[tokio::test]
+    async fn a_read_whose_client_has_gone_is_dropped_and_reads_take_turns() {
+        let (mailbox, mut inbox) = mailbox();
+        let read = |user: u32| {
+            let mailbox = mailbox.of(user);
+            tokio::spawn(async move { mailbox.query(|_| Ok(())).await })
+        };
+        let gone = read(ANA);
+        let stays = [read(ANA), read(ANA), read(BO)];
+        until_async("all have come in", async || {
+            inbox.take_in();
+            let waits = inbox.lanes.values().map(|lane| lane.waits[1].len());
+            (waits.sum::<usize>() == 4).then_some(())
+        })
+        .await;
+        gone.abort();
+        assert!(gone.await.unwrap_err().is_cancelled());
+        let users = Rc::new(RefCell::new(Vec::new()));
+        while let Some(next) = inbox.next(Kind::Read) {
+            users.borrow_mut().push(next.user);
+            inbox.charge(next.user, Duration::from_millis(1));
+        }
+        assert_eq!(users.borrow()[..2], [Some(ANA), Some(BO)]);
+        for read in stays {
+            // Nothing has read.
+            assert_eq!(read.await.unwrap().unwrap_err().code, ErrorCode::NoDaemon);
         }
     }
 
@@ -396,6 +704,7 @@ mod tests {
                 submit,
                 by,
                 named,
+                turn: None,
                 reply,
             }
             .places()

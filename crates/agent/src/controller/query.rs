@@ -70,7 +70,8 @@ pub fn job_with_estimate(
     let id = reference::find(&state.jobs, io, reference).map_err(journal_error)??;
     let job = job_to_api(state, io, id)?;
     let waits = job.state == v1::JobState::Queued;
-    let estimator = waits.then(|| estimate::start_estimator(state, io, id, |_| {}));
+    let input = || estimate::input(state, io);
+    let estimator = waits.then(|| StartEstimator { id, input: input() });
     Ok((job, estimator))
 }
 

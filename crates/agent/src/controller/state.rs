@@ -15,12 +15,15 @@ pub mod text_budget;
 pub mod unjournaled;
 pub mod usage;
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use divvy_core::reconcile::{BypassKind, Watchlist};
 use divvy_core::{GpuUuid, JobId, Project, Wait};
 
+use crate::controller::query::estimate::EstimateInput;
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::active_set::ActiveSet;
 use crate::controller::state::disk::DiskFull;
@@ -52,6 +55,8 @@ pub struct State {
     pub timers: Timers,
     /// Supervisors that this daemon started and has not reaped.
     pub children: Vec<SupervisorHandle>,
+    /// The input of start estimates since the last round, if a query has asked for it.
+    pub estimates: OnceCell<Arc<EstimateInput>>,
 }
 
 /// The jobs that have not ended.

@@ -1,11 +1,17 @@
 //! User accounts from the system's user database (NSS), directory services included.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::CString;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use divvy_api::sync::lock;
 use nix::errno::Errno;
 use nix::unistd::{Gid, Group as Entry, Uid, User, getgrouplist};
+use tokio::sync::OnceCell;
+
+use crate::host::clock::Instant;
 
 /// A user, and the groups they are in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,6 +110,47 @@ impl UserAccount {
     /// Names of its groups.
     pub fn group_names(&self) -> impl Iterator<Item = &str> {
         self.groups.iter().map(|group| group.name.as_str())
+    }
+}
+
+/// How long a caller's account is known. A user that loses a group keeps its role for so long.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// Accounts of callers. A busy user is looked up once a second, and a user database that hangs takes one thread for each
+/// user that calls.
+#[derive(Debug, Default)]
+pub struct Accounts(Mutex<HashMap<(u32, u32), KnownAccount>>);
+
+/// An account, or a look-up that goes on, since when.
+type KnownAccount = (Instant, Arc<OnceCell<UserAccount>>);
+
+impl Accounts {
+    /// The user with this uid, calling with this gid.
+    ///
+    /// # Errors
+    /// As [`UserAccount::lookup`]; the next call asks again.
+    pub async fn find(&self, uid: u32, gid: u32) -> Result<UserAccount, UserLookupError> {
+        let known = {
+            let mut all = lock(&self.0);
+            all.retain(|_, (since, cell)| since.elapsed() < FRESH || !cell.initialized());
+            let (_, cell) = all
+                .entry((uid, gid))
+                .or_insert_with(|| (Instant::now(), Arc::default()));
+            Arc::clone(cell)
+        };
+        let look_up = || async {
+            // The user database may be on the network.
+            let found = tokio::task::spawn_blocking(move || UserAccount::lookup(uid, gid)).await;
+            found.unwrap_or(Err(UserLookupError::Uid {
+                uid,
+                source: Errno::EIO,
+            }))
+        };
+        let found = known.get_or_try_init(look_up).await.cloned();
+        if found.is_err() {
+            lock(&self.0).remove(&(uid, gid));
+        }
+        found
     }
 }
 

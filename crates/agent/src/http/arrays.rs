@@ -3,7 +3,6 @@
 use crate::controller::query::job_summary::JobSummary;
 use crate::controller::request::{Act, ActOutcome, Milestone, Selection};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::HeaderValue;
@@ -14,8 +13,9 @@ use divvy_core::JobId;
 use tokio::task::JoinSet;
 
 use super::body::ApiError;
+use super::budget::{Bound, until_read};
 use super::redact::Visibility;
-use super::{Api, internal, list, list_writer, run_blocking};
+use super::{Api, internal, list, list_writer};
 use crate::auth::Caller;
 use crate::controller::mailbox::Message;
 use crate::controller::query::reference::JobRef;
@@ -34,7 +34,6 @@ pub struct CallContext<'a> {
 impl CallContext<'_> {
     /// All jobs of an array that are kept, oldest first.
     pub async fn jobs(self, array: JobId) -> Result<Response, ApiError> {
-        let turn = list_writer::turn_of(self.caller).await?;
         let living = self
             .api
             .mailbox
@@ -42,7 +41,8 @@ impl CallContext<'_> {
         let mut jobs = living.await?;
         let known: BTreeSet<JobId> = jobs.iter().map(JobSummary::id).collect();
         let database = self.api.home.database();
-        let ended = run_blocking(move || journal::ended_of_array(&database, array)).await?;
+        let read = move || journal::ended_of_array(&database, array);
+        let ended = self.api.budget.run(read).await?;
         let mut ended = ended.map_err(|error| internal(&error))?;
         ended.retain(|job| !known.contains(&job.id));
         let ended = self.api.mailbox.query(move |queries| {
@@ -51,22 +51,16 @@ impl CallContext<'_> {
         });
         jobs.extend(ended.await?);
         jobs.sort_by_key(JobSummary::id);
-        let answer =
-            list_writer::job_list_response(Arc::clone(&self.api.home), self.visibility, jobs, turn);
+        let answer = list_writer::job_list_response(self.api, self.visibility, jobs);
         Ok(named(array, answer.await?))
     }
 
     /// Applies an act to every job of an array that accepts it; answers these.
     pub async fn act(self, array: JobId, act: Act) -> Result<Response, ApiError> {
-        let turn = list_writer::turn_of(self.caller).await?;
+        let permit = self.api.budget.take(Bound::Answer).await?;
         let changed = self.apply(Selection::Array(array), act).await?.done;
-        let answer = list_writer::job_list_response(
-            Arc::clone(&self.api.home),
-            self.visibility,
-            changed,
-            turn,
-        );
-        Ok(named(array, answer.await?))
+        let answer = list_writer::job_list_response(self.api, self.visibility, changed);
+        Ok(until_read(permit, named(array, answer.await?)))
     }
 
     /// Applies an act to the jobs of a selection in one round of the controller.

@@ -16,6 +16,7 @@ use divvy_api::v1::{Error, ErrorCode};
 use divvy_web::connections::MOST;
 
 use super::body::ApiError;
+use super::budget::{Bound, until_read};
 use super::redact::{AlreadyRedacted, Redactor, Visibility};
 use super::token::Token;
 use super::upload::Uploads;
@@ -35,6 +36,7 @@ pub async fn authorize_request(
     let token = api.token.as_ref();
     let shown = token.filter(|token| token.is_shown(request.headers()));
     let caller = authenticate(&api, &peer, shown).await?;
+    let api = api.of(caller.account.uid);
     limits::target(request.uri().path(), request.uri().query())?;
     // What the request brings is its user's until it is answered.
     let upload = uploads.of(caller.account.uid);
@@ -44,11 +46,11 @@ pub async fn authorize_request(
     let Some(of) = verb::job(&path) else {
         // Most readable things name jobs; a request without one concerns no user's data.
         caller.authorize(verb, JobRelation::None)?;
-        return forward(request, caller, None, next).await;
+        return forward(&api, request, caller, None, next).await;
     };
     if api.rules.get().is_private() {
         // There is one user, who owns everything.
-        return forward(request, caller, None, next).await;
+        return forward(&api, request, caller, None, next).await;
     }
     let reference = decoded(of.reference)?;
     let asked_by = caller.account.uid;
@@ -58,7 +60,7 @@ pub async fn authorize_request(
         .await?;
     caller.authorize(verb, caller.whose(owner))?;
     rename(&mut request, &format!("/v1/jobs/{meant}{}", of.rest))?;
-    forward(request, caller, Some(owner), next).await
+    forward(&api, request, caller, Some(owner), next).await
 }
 
 /// By the kernel's word, or by a token that was given.
@@ -74,10 +76,8 @@ async fn authenticate(api: &Api, peer: &Peer, shown: Option<&Token>) -> Result<C
             Ok(api.rules.get().caller(account)?)
         }
         Peer::Local { uid, gid } => {
-            // The user database may be on the network.
-            let account = tokio::task::spawn_blocking(move || UserAccount::lookup(uid, gid)).await;
             // With unknown groups, an account could have a lower role.
-            let account = account.map_err(|error| internal(&error))?.map_err(|error| {
+            let account = api.accounts.find(uid, gid).await.map_err(|error| {
                 Error::new(ErrorCode::Internal, error_chain(&error))
                     .hint("check `getent passwd` and `id`; the daemon refuses all calls of this user until the user \
                            database responds")
@@ -109,6 +109,7 @@ async fn authenticate(api: &Api, peer: &Peer, shown: Option<&Token>) -> Result<C
 
 /// `owner` is the owner of the job that the call is about, if it is about one.
 async fn forward(
+    api: &Api,
     mut request: Request,
     caller: Caller,
     owner: Option<u32>,
@@ -117,12 +118,22 @@ async fn forward(
     let veiled = Redactor::of(&request, &caller, owner);
     request.extensions_mut().insert(Visibility::of(&caller));
     request.extensions_mut().insert(caller);
+    let uri = request.uri();
+    let bound = Bound::of_call(request.method().as_str(), uri.path(), uri.query());
+    let permit = match bound {
+        Some(bound) => Some(api.budget.take(bound).await?),
+        None => None,
+    };
     let response = next.run(request).await;
     let is_drawn = response.extensions().get::<AlreadyRedacted>().is_some();
-    match veiled {
-        Some(veil) if is_json(&response) && !is_drawn => veil.redact_response(response).await,
-        _ => Ok(response),
-    }
+    let response = match veiled {
+        Some(veil) if is_json(&response) && !is_drawn => veil.redact_response(response).await?,
+        _ => response,
+    };
+    Ok(match permit {
+        Some(permit) => until_read(permit, response),
+        None => response,
+    })
 }
 
 fn decoded(text: &str) -> Result<String, ApiError> {

@@ -10,14 +10,12 @@ use std::hash::{DefaultHasher, Hasher as _};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::Extension;
 use axum::body::{Body as HttpBody, Bytes};
-use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use divvy_api::sync::lock;
-use divvy_api::v1::{Board, BoardChange, Error, ErrorCode, List};
+use divvy_api::v1::{Board, BoardChange, List};
 use divvy_core::JobId;
 use http_body_util::channel::{Channel, SendError, Sender};
 use jiff::Timestamp;
@@ -25,9 +23,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::body::{ApiError, Query};
-use super::user_permits::{UserPermit, UserSemaphores};
-use super::{Api, internal, run_heavy};
-use crate::auth::Caller;
+use super::{Api, HEAVY, internal};
 use crate::host::clock::Instant;
 
 /// A board serves all requests for so long.
@@ -38,9 +34,6 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often a quiet stream shows that it is alive.
 const ALIVE: Duration = Duration::from_secs(15);
-
-/// Followers of one user.
-const MOST_FOLLOWERS: usize = 32;
 
 /// Shortest time between two estimates of the starts of waiting jobs.
 const ESTIMATED: Duration = Duration::from_secs(10);
@@ -64,8 +57,6 @@ pub struct Boards {
     newest: tokio::sync::Mutex<Option<(Instant, Arc<Rendered>)>>,
     starts: Mutex<Starts>,
     feed: Feed,
-    /// Permits of followers.
-    followers: Arc<UserSemaphores>,
 }
 
 /// A board as it is sent.
@@ -125,13 +116,12 @@ struct Starts {
 type Start = (Option<Timestamp>, Option<Timestamp>);
 
 pub async fn board(
-    State(api): State<Api>,
-    Extension(caller): Extension<Caller>,
+    api: Api,
     headers: HeaderMap,
     Query(query): Query<BoardQuery>,
 ) -> Result<Response, ApiError> {
     if query.follow {
-        return follow(api, &caller).await;
+        return follow(api).await;
     }
     let rendered = newest(&api).await?;
     let tag = format!("\"{:016x}\"", rendered.tag);
@@ -162,7 +152,9 @@ async fn newest(api: &Api) -> Result<Arc<Rendered>, ApiError> {
     {
         return Ok(Arc::clone(rendered));
     }
-    let mut board = api.mailbox.query(|queries| Ok(queries.board())).await?;
+    // It serves all users.
+    let read = api.mailbox.own();
+    let mut board = read.query(|queries| Ok(queries.board())).await?;
     add_starts(api, &mut board);
     let before = newest.as_ref().map(|(_, before)| Arc::clone(before));
     let rendered = render_after(board, before).map_err(|error| internal(&error))?;
@@ -211,16 +203,7 @@ fn message(kind: &str, what: &impl Serialize) -> serde_json::Result<Bytes> {
     Ok(format!("event: {kind}\ndata: {data}\n\n").into())
 }
 
-async fn follow(api: Api, caller: &Caller) -> Result<Response, ApiError> {
-    let uid = caller.account.uid;
-    let permits = &api.boards.followers;
-    let permit = permits.take(uid, (1, MOST_FOLLOWERS), Duration::ZERO).await;
-    let permit = permit.ok_or_else(|| {
-        let why = format!(
-            "too many streams: uid {uid} follows {MOST_FOLLOWERS} boards, which is the limit"
-        );
-        Error::new(ErrorCode::TooMany, why).hint("end some viewers, or ask without `follow`")
-    })?;
+async fn follow(api: Api) -> Result<Response, ApiError> {
     let news = api.boards.feed.sender.subscribe();
     let first = newest(&api).await?;
     start_feed(&api);
@@ -228,7 +211,7 @@ async fn follow(api: Api, caller: &Caller) -> Result<Response, ApiError> {
     let begin = message("board", &first.board).map_err(|error| internal(&error))?;
     tokio::spawn(async move {
         // The client has hung up.
-        let _ = send_changes((begin, first), news, permit, sender).await;
+        let _ = send_changes((begin, first), news, sender).await;
     });
     let headers = [
         (CONTENT_TYPE, "text/event-stream"),
@@ -242,7 +225,6 @@ async fn follow(api: Api, caller: &Caller) -> Result<Response, ApiError> {
 async fn send_changes(
     (begin, mut seen): (Bytes, Arc<Rendered>),
     mut news: watch::Receiver<Option<Arc<Rendered>>>,
-    _permit: UserPermit,
     mut sender: Sender<Bytes, Infallible>,
 ) -> Result<(), SendError> {
     sender.send_data(begin).await?;
@@ -346,11 +328,10 @@ fn add_starts(api: &Api, board: &mut Board) {
 /// Estimates the starts of these jobs, in their order, for as long as it may take; and how long that took.
 async fn estimate(api: &Api, jobs: Vec<String>) -> (BTreeMap<String, Start>, Duration) {
     let mut starts = BTreeMap::new();
-    let read = api
-        .mailbox
-        .query(|queries| Ok(queries.start_estimator()))
-        .await;
-    let Ok(estimator) = read.map(Arc::new) else {
+    let budget = api.budget.for_user(api.me.uid);
+    let mailbox = api.mailbox.own();
+    let read = mailbox.query(|queries| Ok(queries.estimates())).await;
+    let Ok(input) = read else {
         return (starts, Duration::ZERO);
     };
     let mut spent = Duration::ZERO;
@@ -361,13 +342,13 @@ async fn estimate(api: &Api, jobs: Vec<String>) -> (BTreeMap<String, Start>, Dur
         if spent >= LONGEST_ESTIMATE {
             break;
         }
-        let estimator = Arc::clone(&estimator);
+        let input = Arc::clone(&input);
         let work = move || {
             let begun = Instant::now();
-            (estimator.starts_of(id), begun.elapsed())
+            (input.starts_of(id), begun.elapsed())
         };
         // Each job waits for its turn among the answers that take long.
-        let Ok((start, took)) = run_heavy(work).await else {
+        let Ok((start, took)) = budget.run_in_turn(&HEAVY, work).await else {
             break;
         };
         spent += took;
@@ -431,11 +412,9 @@ mod tests {
         let first = rendered(0, None);
         let feed = watch::Sender::new(None);
         let (sender, body) = Channel::<Bytes, Infallible>::new(1);
-        let permits = Arc::new(UserSemaphores::default());
-        let permit = permits.take(7, (1, 1), Duration::ZERO).await.unwrap();
         let begin = message("board", &first.board).unwrap();
         let begin = (begin, Arc::clone(&first));
-        let task = tokio::spawn(send_changes(begin, feed.subscribe(), permit, sender));
+        let task = tokio::spawn(send_changes(begin, feed.subscribe(), sender));
         let mut last = first;
         for used in 1..=100 {
             last = rendered(used, Some(&last));
@@ -458,6 +437,5 @@ mod tests {
         feed.send(None).unwrap();
         assert!(body.frame().await.is_none(), "the stream ends");
         task.await.unwrap().unwrap();
-        assert_eq!(permits.users(), 0);
     }
 }

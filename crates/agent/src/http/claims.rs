@@ -4,7 +4,6 @@ use crate::controller::request::Milestone;
 use std::time::Duration;
 
 use axum::Extension;
-use axum::extract::State;
 use divvy_api::v1::{self, Error, ErrorCode, JobState};
 use divvy_core::JobId;
 
@@ -19,10 +18,7 @@ use crate::host::error::error_chain;
 /// plugin (45 s, `PluginClientTimeout` of pkg/kubelet/cm/dra/plugin).
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub async fn claims(
-    State(api): State<Api>,
-    Extension(caller): Extension<Caller>,
-) -> Answer<v1::HeldClaim> {
+pub async fn claims(api: Api, Extension(caller): Extension<Caller>) -> Answer<v1::HeldClaim> {
     let claims = api
         .mailbox
         .query(move |queries| Ok(queries.list_claims(&caller)));
@@ -30,7 +26,7 @@ pub async fn claims(
 }
 
 pub async fn hold(
-    State(api): State<Api>,
+    api: Api,
     Extension(caller): Extension<Caller>,
     Path(uid): Path<String>,
     Body(claim): Body<v1::Claim>,
@@ -109,7 +105,7 @@ async fn owned(api: &Api, caller: Caller, owner: Option<&str>) -> Result<Caller,
 }
 
 pub async fn release(
-    State(api): State<Api>,
+    api: Api,
     Extension(caller): Extension<Caller>,
     Path(uid): Path<String>,
 ) -> Answer<v1::HeldClaim> {
@@ -126,10 +122,7 @@ pub async fn release(
     )
 }
 
-pub async fn placements(
-    State(api): State<Api>,
-    Path(gpu): Path<String>,
-) -> Answer<v1::MigPlacement> {
+pub async fn placements(api: Api, Path(gpu): Path<String>) -> Answer<v1::MigPlacement> {
     let placements = api.mailbox.query(move |queries| queries.placements(&gpu));
     list("MigPlacementList", placements.await?)
 }

@@ -1,13 +1,13 @@
 //! The event stream: past events, and with `follow` each new one as a server-sent event.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
 use axum::body::{Body as HttpBody, Bytes};
-use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use divvy_api::v1::{Error, ErrorCode, Event, List};
@@ -17,12 +17,13 @@ use serde::Deserialize;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
-use super::body::{ApiError, Body, Query};
+use super::body::{ApiError, Query};
 use super::job_list::value;
-use super::{Api, internal, run_blocking};
+use super::{Api, internal};
 use crate::auth::Caller;
 use crate::controller::query::reference::JobRef;
 use crate::journal::{self, StoreError};
+use crate::model::event::JobEvent;
 
 /// Most events that one answer holds; the next question goes on after the last of them.
 const PAGE: u32 = 10_000;
@@ -44,7 +45,7 @@ pub struct RawEventQuery {
 type Jobs = Option<Arc<BTreeSet<JobId>>>;
 
 pub async fn events(
-    State(api): State<Api>,
+    api: Api,
     Extension(caller): Extension<Caller>,
     Query(which): Query<RawEventQuery>,
 ) -> Result<Response, ApiError> {
@@ -61,25 +62,30 @@ pub async fn events(
             let (database, jobs) = (api.home.database(), jobs.clone());
             let first =
                 move || journal::first_of_events(&database, which.after, jobs.as_deref(), found);
-            run_blocking(first)
+            api.budget
+                .run(first)
                 .await?
                 .map_err(|error| internal(&error))?
         }
     };
-    let veil = EventRedactor::of(&api, &caller);
     if !which.follow {
-        let mut page = page(&api, after, jobs)
-            .await
-            .map_err(|error| internal(&error))?;
-        veil.redact(&mut page).await;
-        return Ok(Body(List::new("EventList", page)).into_response());
+        let (database, read) = (api.home.database(), page(after, jobs));
+        let write = move || {
+            let list = List::new("EventList", visible(read(&database)?, &caller));
+            Ok::<_, StoreError>(serde_json::to_vec(&list))
+        };
+        // Ten thousand events take longer to write than another call may wait.
+        let written = api.budget.run(write).await?;
+        let body = written.map_err(|error| internal(&error))?;
+        let body = body.map_err(|error| internal(&error))?;
+        return Ok(([(CONTENT_TYPE, "application/json")], body).into_response());
     }
     // Listening starts before the past is read, so that nothing falls between; what comes twice is told once.
     let news = api.events.subscribe();
     let (sender, body) = Channel::<Bytes, Infallible>::new(16);
     tokio::spawn(async move {
         // The client has hung up.
-        let _ = follow(api, (after, jobs), news, veil, sender).await;
+        let _ = follow(api, caller, (after, jobs), news, sender).await;
     });
     let headers = [
         (CONTENT_TYPE, "text/event-stream"),
@@ -90,31 +96,34 @@ pub async fn events(
 
 async fn follow(
     api: Api,
+    caller: Caller,
     (mut after, jobs): (u64, Jobs),
-    mut news: Receiver<Event>,
-    veil: EventRedactor,
+    mut news: Receiver<Arc<JobEvent>>,
     mut sender: Sender<Bytes, Infallible>,
 ) -> Result<(), SendError> {
     loop {
         // From the journal until it has no more, then as they come; back to the journal when too many came at once.
-        while let Ok(mut page) = page(&api, after, jobs.clone()).await
-            && !page.is_empty()
-        {
-            veil.redact(&mut page).await;
-            for event in page {
+        loop {
+            let (database, read) = (api.home.database(), page(after, jobs.clone()));
+            let found = api.budget.run_whenever(move || read(&database)).await;
+            let Ok(Ok(found)) = found else { break };
+            if found.is_empty() {
+                break;
+            }
+            for event in visible(found, &caller) {
                 after = event.seq;
                 sender.send_data(text(&event)).await?;
             }
         }
         loop {
             match tokio::time::timeout(ALIVE, news.recv()).await {
-                Ok(Ok(mut event)) if event.seq > after => {
-                    after = event.seq;
-                    if !is_about(&event, jobs.as_deref()) {
-                        continue;
+                Ok(Ok(told)) if told.event.seq > after => {
+                    after = told.event.seq;
+                    if is_about(&told.event, jobs.as_deref()) {
+                        let event = JobEvent::clone(&told);
+                        let event = event.into_visible(|owner| caller.can_see(owner));
+                        sender.send_data(text(&event)).await?;
                     }
-                    veil.redact(std::slice::from_mut(&mut event)).await;
-                    sender.send_data(text(&event)).await?;
                 }
                 Ok(Ok(_)) => {}
                 Ok(Err(RecvError::Lagged(_))) => break,
@@ -125,36 +134,11 @@ async fn follow(
     }
 }
 
-/// Leaves of other users' jobs that something happened, and takes out the words: they may say what runs.
-struct EventRedactor(Option<(Api, Caller)>);
-
-impl EventRedactor {
-    fn of(api: &Api, caller: &Caller) -> Self {
-        Self((!caller.can_see_all_users()).then(|| (api.clone(), caller.clone())))
-    }
-
-    async fn redact(&self, events: &mut [Event]) {
-        let Some((api, caller)) = &self.0 else { return };
-        let ids = events
-            .iter()
-            .filter_map(|event| event.job.as_ref()?.parse().ok());
-        let ids: BTreeSet<JobId> = ids.collect();
-        let owners = api.mailbox.query(move |queries| {
-            let owner = |id| queries.owner(id).ok().flatten().map(|owner| (id, owner));
-            Ok(ids
-                .into_iter()
-                .filter_map(owner)
-                .collect::<BTreeMap<_, _>>())
-        });
-        let owners = owners.await.unwrap_or_default();
-        for event in events {
-            let Some(job) = &event.job else { continue };
-            let owner = job.parse().ok().and_then(|id: JobId| owners.get(&id));
-            if !owner.is_some_and(|owner| caller.can_see(*owner)) {
-                event.text.clear();
-            }
-        }
-    }
+fn visible(events: Vec<JobEvent>, caller: &Caller) -> Vec<Event> {
+    let events = events.into_iter();
+    events
+        .map(|one| one.into_visible(|owner| caller.can_see(owner)))
+        .collect()
 }
 
 /// Refuses a place in the past that is not kept any more: what happened since is not known whole.
@@ -163,10 +147,9 @@ async fn is_kept(api: &Api, after: u64) -> Result<(), ApiError> {
         return Ok(());
     }
     let database = api.home.database();
-    let forgotten = tokio::task::spawn_blocking(move || journal::events_forgotten(&database)).await;
-    let forgotten = forgotten
-        .map_err(|error| internal(&error))?
-        .map_err(|error| internal(&error))?;
+    let read = move || journal::events_forgotten(&database);
+    let forgotten = api.budget.run(read).await?;
+    let forgotten = forgotten.map_err(|error| internal(&error))?;
     if after >= forgotten {
         return Ok(());
     }
@@ -188,16 +171,18 @@ async fn jobs_of(api: &Api, reference: &str) -> Result<BTreeSet<JobId>, ApiError
     let meant = api.mailbox.query(move |queries| queries.resolve(&text));
     match (meant.await, reference.parse::<JobId>()) {
         (Ok(JobRef::Job { id, .. }), _) => Ok(BTreeSet::from([id])),
-        (Ok(JobRef::Array(array)), _) => {
-            run_blocking(move || journal::ids_of_array(&database, array))
-                .await?
-                .map_err(|error| internal(&error))
-        }
+        (Ok(JobRef::Array(array)), _) => api
+            .budget
+            .run(move || journal::ids_of_array(&database, array))
+            .await?
+            .map_err(|error| internal(&error)),
         (Err(error), Ok(id)) if error.code == ErrorCode::NotFound => {
             let ids = BTreeSet::from([id]);
             let of_job = ids.clone();
             let kept = move || journal::events_after(&database, 0, 1, Some(&of_job));
-            let kept = run_blocking(kept)
+            let kept = api
+                .budget
+                .run(kept)
                 .await?
                 .map_err(|error| internal(&error))?;
             match kept.is_empty() {
@@ -216,12 +201,12 @@ fn is_about(event: &Event, jobs: Option<&BTreeSet<JobId>>) -> bool {
     })
 }
 
-async fn page(api: &Api, after: u64, jobs: Jobs) -> Result<Vec<Event>, StoreError> {
-    let database = api.home.database();
-    let read = move || journal::events_after(&database, after, PAGE, jobs.as_deref());
-    let page = tokio::task::spawn_blocking(read).await;
-    // It panics only if the reading does.
-    page.unwrap_or_else(|_| Ok(Vec::new()))
+/// Reads a page of events.
+fn page(
+    after: u64,
+    jobs: Jobs,
+) -> impl FnOnce(&Path) -> Result<Vec<JobEvent>, StoreError> + Send + 'static {
+    move |database| journal::events_after(database, after, PAGE, jobs.as_deref())
 }
 
 fn text(event: &Event) -> Bytes {

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use axum::Extension;
 use axum::body::Body as HttpBody;
-use axum::extract::{FromRequest as _, Request, State};
+use axum::extract::{FromRequest as _, Request};
 use axum::http::header::{CONNECTION, UPGRADE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
@@ -16,6 +16,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
 use super::body::{ApiError, Body, Path};
+use super::budget::Bound;
 use super::{Answer, Api, internal, list};
 use crate::auth::Caller;
 use crate::container::exec as container;
@@ -31,7 +32,7 @@ use crate::model::validate;
 const USUAL: (u16, u16) = (24, 80);
 
 pub async fn exec(
-    State(api): State<Api>,
+    api: Api,
     Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
     mut request: Request,
@@ -50,7 +51,10 @@ pub async fn exec(
         return Err(Error::new(ErrorCode::Usage, why).hint(hint).into());
     };
     let (told, said, mut ways) = client_streams();
-    let guest = start_exec(&inside, &exec, &mut ways).await?;
+    let guest = {
+        let _permit = api.budget.take(Bound::Exec).await?;
+        start_exec(&inside, &exec, &mut ways).await?
+    };
     api.mailbox.post(Message::RecordEvent {
         job: inside.job,
         kind: "exec",
@@ -222,7 +226,7 @@ fn unheard(inside: &ExecTarget, error: &io::Error) -> ApiError {
 }
 
 pub async fn signal(
-    State(api): State<Api>,
+    api: Api,
     Path(reference): Path<String>,
     Body(v1::SignalJob { signal }): Body<v1::SignalJob>,
 ) -> Answer<v1::Job> {
@@ -241,6 +245,7 @@ pub async fn signal(
                     .hint("press the key in that terminal")
                     .into());
             }
+            let _permit = api.budget.take(Bound::Exec).await?;
             let dir = inside.dir.path().to_owned();
             let call = ExecRequest::Signal {
                 number: signal.number(),

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use axum::extract::State;
 use axum::http::StatusCode;
 use divvy_api::v1::Error;
 
@@ -17,7 +16,7 @@ pub async fn alive() -> &'static str {
 }
 
 /// The journal can be written, and GPUs be given out: an answer comes only after a round was made durable.
-pub async fn ready(State(api): State<Api>) -> (StatusCode, String) {
+pub async fn ready(api: Api) -> (StatusCode, String) {
     let asked = api
         .mailbox
         .query(|queries| Ok::<_, Error>(queries.not_ready_reason()));

@@ -4,7 +4,6 @@
 //! the user's own, and operators', as in the usage report.
 
 use axum::Extension;
-use axum::extract::State;
 use divvy_api::v1::history::STEPS;
 use divvy_api::v1::{self, Error, ErrorCode};
 use jiff::Timestamp;
@@ -13,7 +12,7 @@ use tokio::sync::Semaphore;
 
 use super::body::{ApiError, Query};
 use super::usage::time;
-use super::{Answer, Api, internal, list, run_limited};
+use super::{Answer, Api, internal, list};
 use crate::auth::{Caller, Role};
 use crate::controller::query::reference::JobRef;
 use crate::history::Window;
@@ -38,7 +37,7 @@ pub struct HistoryQuery {
 }
 
 pub async fn history(
-    State(api): State<Api>,
+    api: Api,
     Extension(caller): Extension<Caller>,
     Query(which): Query<HistoryQuery>,
 ) -> Answer<v1::History> {
@@ -60,7 +59,7 @@ pub async fn history(
         step,
         from,
         figures,
-    } = run_limited(&READS, read).await?;
+    } = api.budget.run_in_turn(&READS, read).await?;
     let figures = figures.into_iter().map(|(name, values)| v1::HistoryFigure {
         name: name.to_owned(),
         values,

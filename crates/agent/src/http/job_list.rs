@@ -5,7 +5,6 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, LazyLock, Mutex};
 
 use axum::Extension;
-use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 use divvy_api::sync::lock;
@@ -16,9 +15,9 @@ use serde::Deserialize;
 
 use super::body::{ApiError, Query};
 use super::kept_orders::{Cursor, KeptOrders};
-use super::list_writer::{self, brief_list_response, job_list_response};
+use super::list_writer::{brief_list_response, job_list_response};
 use super::redact::Visibility;
-use super::{Api, internal, run_blocking};
+use super::{Api, internal};
 use crate::auth::Caller;
 use crate::controller::query::job_page::{LivingPage, Matches};
 use crate::controller::query::job_summary::JobSummary;
@@ -119,7 +118,7 @@ struct Page {
 }
 
 pub async fn jobs(
-    State(api): State<Api>,
+    api: Api,
     Extension(sight): Extension<Visibility>,
     Extension(caller): Extension<Caller>,
     Query(raw): Query<RawQuery>,
@@ -127,7 +126,6 @@ pub async fn jobs(
     let query = raw.parse()?;
     let filter = Arc::new(JobFilter::parse(&query)?);
     let order = query.sort.as_deref().map(Order::parse).transpose()?;
-    let turn = list_writer::turn_of(&caller).await?;
     let page = match order.unwrap_or_default() {
         Order {
             by: Field::Id,
@@ -137,8 +135,8 @@ pub async fn jobs(
     };
     let (total, next) = (page.total, page.next);
     let mut response = match query.brief {
-        true => brief_list_response(sight, page.jobs, turn).await?,
-        false => job_list_response(Arc::clone(&api.home), sight, page.jobs, turn).await?,
+        true => brief_list_response(&api, sight, page.jobs).await?,
+        false => job_list_response(&api, sight, page.jobs).await?,
     };
     let headers = response.headers_mut();
     headers.insert(HeaderName::from_static(TOTAL), HeaderValue::from(total));
@@ -183,7 +181,10 @@ async fn page_by_number(
     api.matches.keep(Arc::clone(&filter), matches);
     if filter.wants_ended() {
         let database = api.home.database();
-        let ended = run_blocking(move || journal::listed(&database, &filter, span)).await?;
+        let ended = api
+            .budget
+            .run(move || journal::listed(&database, &filter, span))
+            .await?;
         let (ended, count) = ended.map_err(|error| internal(&error))?;
         let before = jobs.len() + ended.len();
         jobs.extend(summaries(api, ended).await?);
@@ -261,7 +262,7 @@ async fn sorted(
         .query(move |queries| queries.job_keys(&asked, order.by));
     let mut keys = living.await?;
     let (database, filter) = (api.home.database(), Arc::clone(filter));
-    let sorted = run_blocking(move || {
+    let sorted = api.budget.run(move || {
         if filter.wants_ended() {
             keys.extend(journal::listed_keys(&database, &filter, order.by)?);
         }
@@ -287,7 +288,10 @@ async fn rows(
         let missing = ids.iter().filter(|id| !found.contains_key(id));
         let missing: Vec<JobId> = missing.copied().collect();
         let database = api.home.database();
-        let ended = run_blocking(move || journal::listed_of(&database, &missing, &filter)).await?;
+        let ended = api
+            .budget
+            .run(move || journal::listed_of(&database, &missing, &filter))
+            .await?;
         let ended = summaries(api, ended.map_err(|error| internal(&error))?).await?;
         found.extend(ended.into_iter().map(|job| (job.id(), job)));
     }

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::extract::State;
 use axum::response::Response;
 use divvy_api::v1::{Error, JobAction, JobQuery, JobsChange};
 use divvy_core::JobId;
@@ -51,7 +50,7 @@ impl Filters {
 }
 
 pub async fn change(
-    State(api): State<Api>,
+    api: Api,
     Extension(visibility): Extension<Visibility>,
     Extension(caller): Extension<Caller>,
     Query(filters): Query<Filters>,
@@ -66,7 +65,6 @@ pub async fn change(
         only: change.only.map(numbers).transpose()?,
     });
     let act = Act::from(change.action);
-    let turn = list_writer::turn_of(&caller).await?;
     let call = CallContext {
         api: &api,
         visibility: visibility.clone(),
@@ -93,7 +91,7 @@ pub async fn change(
         }
         (false, false) => call.apply(selection, act).await?,
     };
-    list_writer::jobs_changed_response(Arc::clone(&api.home), visibility, changed, turn).await
+    list_writer::jobs_changed_response(&api, visibility, changed).await
 }
 
 /// The numbers of jobs.

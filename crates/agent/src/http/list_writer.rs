@@ -4,74 +4,35 @@
 //! A list that fits into one piece is an answer like any other.
 
 use crate::controller::query::job_summary::{JobSummary, TextCache};
-use std::sync::{Arc, LazyLock};
-use std::time::Duration;
+use std::sync::Arc;
 use std::vec;
 
 use axum::Extension;
 use axum::body::{Body as HttpBody, Bytes};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use divvy_api::home::Home;
 use divvy_api::v1::brief::Lines;
-use divvy_api::v1::{Error, ErrorCode, JobsChanged, List};
+use divvy_api::v1::{Error, JobsChanged, List};
 use http_body_util::channel::{Channel, Sender};
 
 use super::body::ApiError;
 use super::redact::{AlreadyRedacted, Visibility};
-use super::user_permits::{UserPermit, UserSemaphores};
-use super::{internal, run_blocking};
-use crate::auth::Caller;
+use super::{Api, Budget, internal};
 use crate::controller::request::ActOutcome;
 
 /// So many bytes are written at once, and what is left of the last job in them.
 const PIECE: usize = 256 << 10;
-
-/// Lists of one user that the daemon writes at once, each until its client has read it.
-const AT_ONCE: usize = 4;
-
-/// How long another one waits for its turn.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// A permit for each list: the lists of one user take neither time nor memory from another user's.
-static TURNS: LazyLock<Arc<UserSemaphores>> = LazyLock::new(Arc::default);
-
-/// A turn of this user, kept until it is dropped.
-///
-/// # Errors
-/// [`ErrorCode::TooMany`] where the user's other lists take longer than `patience`.
-async fn turn(user: u32, patience: Duration) -> Result<UserPermit, ApiError> {
-    let turn = TURNS.take(user, (1, AT_ONCE), patience).await;
-    turn.ok_or_else(|| {
-        let seconds = patience.as_secs();
-        let why = format!(
-            "too many open lists: uid {user} has had {AT_ONCE} unread lists for {seconds} s, which is the limit"
-        );
-        Error::new(ErrorCode::TooMany, why)
-            .hint("read the other answers to their end, or close their connections")
-            .into()
-    })
-}
-
-/// A turn of this caller, kept until it is dropped.
-///
-/// # Errors
-/// [`ErrorCode::TooMany`] where the user's other lists take too long.
-pub async fn turn_of(caller: &Caller) -> Result<UserPermit, ApiError> {
-    turn(caller.account.uid, PATIENCE).await
-}
 
 /// The answer that has these jobs whole.
 ///
 /// # Errors
 /// When a job cannot be written.
 pub async fn job_list_response(
-    home: Arc<Home>,
+    api: &Api,
     sight: Visibility,
     jobs: Vec<JobSummary>,
-    turn: UserPermit,
 ) -> Result<Response, ApiError> {
-    answer(Form::List, jobs, whole_job(home, sight, turn)).await
+    answer(api, Form::List, jobs, whole_job(api, sight)).await
 }
 
 /// The answer of an action on the jobs of a selection: the changed jobs whole, and why others were refused.
@@ -79,22 +40,20 @@ pub async fn job_list_response(
 /// # Errors
 /// When a job cannot be written.
 pub async fn jobs_changed_response(
-    home: Arc<Home>,
+    api: &Api,
     sight: Visibility,
     changed: ActOutcome<JobSummary>,
-    turn: UserPermit,
 ) -> Result<Response, ApiError> {
     let form = Form::Changed(changed.refused);
-    answer(form, changed.done, whole_job(home, sight, turn)).await
+    answer(api, form, changed.done, whole_job(api, sight)).await
 }
 
 fn whole_job(
-    home: Arc<Home>,
+    api: &Api,
     sight: Visibility,
-    turn: UserPermit,
-) -> impl FnMut(JobSummary, &mut Vec<u8>) -> serde_json::Result<()> + Send + 'static {
+) -> impl FnMut(JobSummary, &mut Vec<u8>) -> serde_json::Result<()> + Send + use<> {
+    let home = Arc::clone(&api.home);
     move |job, text| {
-        let _turn = &turn;
         let mut job = job.into_view().into_api(&home);
         sight.redact(&mut job);
         serde_json::to_writer(text, &job)
@@ -106,19 +65,18 @@ fn whole_job(
 /// # Errors
 /// When a job cannot be written.
 pub async fn brief_list_response(
+    api: &Api,
     sight: Visibility,
     jobs: Vec<JobSummary>,
-    turn: UserPermit,
 ) -> Result<Response, ApiError> {
     let mut said = TextCache::default();
     let write = move |job: JobSummary, text: &mut Vec<u8>| {
-        let _turn = &turn;
         let sees = sight.can_see(job.owner());
         serde_json::to_writer(&mut *text, &job.to_brief(sees, &mut said))?;
         text.push(b'\n');
         Ok(())
     };
-    answer(Form::Lines, jobs, write).await
+    answer(api, Form::Lines, jobs, write).await
 }
 
 /// How jobs follow each other.
@@ -210,7 +168,7 @@ impl<T, W: FnMut(T, &mut Vec<u8>) -> serde_json::Result<()>> ListWriter<T, W> {
 }
 
 /// Writes the jobs, the first piece before it answers: most lists are no longer.
-async fn answer<T, W>(form: Form, jobs: Vec<T>, write: W) -> Result<Response, ApiError>
+async fn answer<T, W>(api: &Api, form: Form, jobs: Vec<T>, write: W) -> Result<Response, ApiError>
 where
     T: Send + 'static,
     W: FnMut(T, &mut Vec<u8>) -> serde_json::Result<()> + Send + 'static,
@@ -222,7 +180,8 @@ where
         write,
         is_begun: false,
     };
-    let (scribe, first) = next(scribe).await?;
+    let budget = api.budget.clone();
+    let (scribe, first) = next(&budget, scribe).await?;
     let first = Bytes::from(first.map_err(|error| internal(&error))?);
     let body = if scribe.is_done() {
         HttpBody::from(first)
@@ -231,7 +190,7 @@ where
         tokio::spawn(async move {
             // The client has hung up.
             if sender.send_data(first).await.is_ok() {
-                go_on(scribe, sender).await;
+                go_on(&budget, scribe, sender).await;
             }
         });
         HttpBody::new(body)
@@ -239,14 +198,17 @@ where
     Ok((said, Extension(AlreadyRedacted), body).into_response())
 }
 
-async fn go_on<T, W>(mut scribe: ListWriter<T, W>, mut sender: Sender<Bytes, String>)
-where
+async fn go_on<T, W>(
+    budget: &Budget,
+    mut scribe: ListWriter<T, W>,
+    mut sender: Sender<Bytes, String>,
+) where
     T: Send + 'static,
     W: FnMut(T, &mut Vec<u8>) -> serde_json::Result<()> + Send + 'static,
 {
     while !scribe.is_done() {
         // A list that ends in the middle must not appear whole.
-        let piece = match next(scribe).await {
+        let piece = match next(budget, scribe).await {
             Ok((after, Ok(piece))) => {
                 scribe = after;
                 piece
@@ -262,20 +224,22 @@ where
 
 type Piece<T, W> = (ListWriter<T, W>, serde_json::Result<Vec<u8>>);
 
-async fn next<T, W>(mut scribe: ListWriter<T, W>) -> Result<Piece<T, W>, ApiError>
+async fn next<T, W>(budget: &Budget, mut scribe: ListWriter<T, W>) -> Result<Piece<T, W>, ApiError>
 where
     T: Send + 'static,
     W: FnMut(T, &mut Vec<u8>) -> serde_json::Result<()> + Send + 'static,
 {
-    run_blocking(move || {
+    let write = move || {
         let piece = scribe.piece();
         (scribe, piece)
-    })
-    .await
+    };
+    budget.run(write).await
 }
 
 #[cfg(test)]
 mod tests {
+    use divvy_api::v1::ErrorCode;
+
     use super::*;
 
     /// The pieces of a list of texts.
@@ -299,22 +263,6 @@ mod tests {
             pieces.push(scribe.piece().unwrap());
         }
         pieces
-    }
-
-    #[tokio::test]
-    async fn a_users_lists_take_turns_and_leave_others_theirs() {
-        let (mine, other) = (4_000_001, 4_000_002);
-        let short = Duration::from_millis(20);
-        let mut held = Vec::new();
-        for _ in 0..AT_ONCE {
-            held.push(turn(mine, PATIENCE).await.unwrap());
-        }
-        let refused = turn(mine, short).await.unwrap_err();
-        assert_eq!(refused.into_response().status().as_u16(), 429);
-        assert!(turn(other, short).await.is_ok());
-        let next = tokio::spawn(turn(mine, PATIENCE));
-        drop(held.pop());
-        assert!(next.await.unwrap().is_ok());
     }
 
     #[test]

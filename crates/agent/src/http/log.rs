@@ -12,7 +12,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::State;
 use axum::http::HeaderValue;
 use axum::http::header::{CONTENT_TYPE, HeaderName};
 use axum::response::{IntoResponse, Response};
@@ -26,7 +25,7 @@ use serde::Deserialize;
 
 use super::body::{ApiError, Path, Query};
 use super::job_list::value;
-use super::{Api, internal, run_blocking};
+use super::{Api, Budget, internal};
 use crate::controller::mailbox::Message;
 use crate::host::clock::now;
 use crate::host::{log_times, log_trim};
@@ -73,7 +72,7 @@ enum From {
 }
 
 pub async fn log(
-    State(api): State<Api>,
+    api: Api,
     Path(reference): Path<String>,
     Query(which): Query<LogQuery>,
 ) -> Result<Response, ApiError> {
@@ -105,6 +104,7 @@ pub async fn log(
         path: JobDir::new(&job.directory).log(),
         file: None,
         offset: which.offset,
+        budget: api.budget.clone(),
     };
     match which.from {
         From::Offset => tail.skip().await,
@@ -193,6 +193,7 @@ struct Tail {
     path: PathBuf,
     file: Option<File>,
     offset: u64,
+    budget: Budget,
 }
 
 impl Tail {
@@ -247,7 +248,9 @@ impl Tail {
             Some(file) => log_times::read_marks(&file),
             None => Ok(String::new()),
         };
-        let marks = run_blocking(read)
+        let marks = self
+            .budget
+            .run(read)
             .await?
             .map_err(|error| internal(&error))?;
         let written = self.ask(|file| Ok((file.metadata()?.len(), file.metadata()?.modified()?)));
@@ -311,8 +314,9 @@ impl Tail {
             let answer = question(&file)?;
             Ok(Some((file, answer)))
         };
-        let asked = tokio::task::spawn_blocking(ask).await;
-        Ok(asked.map_err(io::Error::other)??.map(|(file, answer)| {
+        let asked = self.budget.run_whenever(ask).await;
+        let asked = asked.map_err(|_| io::Error::other("cannot read the log"))?;
+        Ok(asked?.map(|(file, answer)| {
             self.file = Some(file);
             answer
         }))
@@ -362,6 +366,8 @@ fn open(path: &std::path::Path) -> io::Result<Option<File>> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use std::io::{BufRead, BufReader};
 
     use super::*;
@@ -372,6 +378,7 @@ mod tests {
         let path = dir.path().join("log");
         let mut tail = Tail {
             path: path.clone(),
+            budget: Budget::of(&Arc::default(), 1),
             file: None,
             offset: 1,
         };
@@ -430,6 +437,7 @@ mod tests {
         std::fs::write(&path, &lines).unwrap();
         let tail = || Tail {
             path: path.clone(),
+            budget: Budget::of(&Arc::default(), 1),
             file: None,
             offset: 0,
         };
@@ -470,6 +478,7 @@ mod tests {
         std::fs::write(&path, &lines).unwrap();
         let tail = |offset| Tail {
             path: path.clone(),
+            budget: Budget::of(&Arc::default(), 1),
             file: None,
             offset,
         };

@@ -13,7 +13,6 @@ use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, PoisonError};
 
-use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use divvy_api::v1::Gpu;
@@ -22,15 +21,15 @@ use divvy_core::reconcile::BypassKind;
 use jiff::SignedDuration;
 use serde::Serialize;
 
+use super::Api;
 use super::body::ApiError;
-use super::{Api, run_blocking};
 use crate::controller::query::metrics::{JobRow, Page};
 use crate::host::clock::now;
 use crate::host::error::error_chain;
 use crate::journal;
 use crate::model::usage::GpuTimeTotals;
 
-pub async fn metrics(State(api): State<Api>) -> Result<Response, ApiError> {
+pub async fn metrics(api: Api) -> Result<Response, ApiError> {
     // Scrapes go on for ever: without jobs they get the samples that come anyway.
     if api.observer.is_busy() {
         api.observer.wait_for_recent_sample().await;
@@ -39,14 +38,16 @@ pub async fn metrics(State(api): State<Api>) -> Result<Response, ApiError> {
     page.gpu_facts.power = api.observer.power();
     page.gpu_time = gpu_time(&api).await;
     let home = Arc::clone(&api.home);
-    let page = run_blocking(move || {
-        let glances = std::mem::take(&mut page.glances).into_iter();
-        let told = glances.map(|glance| glance.into_view().into_api(&home).into());
-        page.jobs = told.collect();
-        page_bound::limit(&mut page);
-        page
-    })
-    .await?;
+    let page = api
+        .budget
+        .run(move || {
+            let glances = std::mem::take(&mut page.glances).into_iter();
+            let told = glances.map(|glance| glance.into_view().into_api(&home).into());
+            page.jobs = told.collect();
+            page_bound::limit(&mut page);
+            page
+        })
+        .await?;
     let kind = [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     Ok((kind, text(&page)).into_response())
 }
@@ -59,7 +60,10 @@ const SETTLING: SignedDuration = SignedDuration::from_secs(10);
 /// that cannot be read now, leaves the last figures.
 async fn gpu_time(api: &Api) -> GpuTimeTotals {
     let (database, until) = (api.home.database(), now().checked_sub(SETTLING));
-    let read = run_blocking(move || journal::usage_totals(&database, until.unwrap_or_default()));
+    let until = until.unwrap_or_default();
+    let read = api
+        .budget
+        .run(move || journal::usage_totals(&database, until));
     let found = match read.await {
         Ok(Ok(totals)) => totals,
         Ok(Err(error)) => {

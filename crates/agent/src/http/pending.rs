@@ -2,7 +2,6 @@
 
 use crate::controller::request::Act;
 use axum::Extension;
-use axum::extract::State;
 use axum::response::Response;
 use divvy_api::v1;
 
@@ -14,7 +13,7 @@ use crate::auth::Caller;
 use crate::controller::mailbox::Message;
 
 pub async fn change(
-    State(api): State<Api>,
+    api: Api,
     Extension(sight): Extension<Visibility>,
     Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
@@ -37,7 +36,7 @@ pub async fn change(
 }
 
 pub async fn hold(
-    State(api): State<Api>,
+    api: Api,
     Extension(sight): Extension<Visibility>,
     Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
@@ -51,7 +50,7 @@ pub async fn hold(
 }
 
 pub async fn release(
-    State(api): State<Api>,
+    api: Api,
     Extension(sight): Extension<Visibility>,
     Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,

@@ -14,8 +14,8 @@ use http_body_util::BodyExt as _;
 use tokio::time::{Instant, timeout_at};
 
 use super::body::ApiError;
-use super::user_permits::{UserPermit, UserSemaphores};
 use crate::host::error::error_chain;
+use crate::host::user_permits::{UserPermit, UserSemaphores};
 
 /// Bytes of a call that brings a command and an environment. Linux takes 2 MiB of them by default, and JSON writes some
 /// of their bytes as six.

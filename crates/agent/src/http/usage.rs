@@ -1,7 +1,6 @@
 //! The usage report: GPU time that users held and used, also by day of the caller's calendar. Every user sees their own; operators see all.
 
 use axum::Extension;
-use axum::extract::State;
 use divvy_api::v1;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
@@ -34,7 +33,7 @@ pub struct UsageQuery {
 }
 
 pub async fn usages(
-    State(api): State<Api>,
+    api: Api,
     Extension(caller): Extension<Caller>,
     Query(which): Query<UsageQuery>,
 ) -> Answer<v1::Usage> {
@@ -64,11 +63,11 @@ pub async fn usages(
     let mut report = UsageReport::new(by, periods, gpus.await?);
     let uid = (caller.role < Role::Operator).then_some(caller.account.uid);
     let database = api.home.database();
-    let read = tokio::task::spawn_blocking(move || {
+    let read = api.budget.run(move || {
         journal::usage_between(&database, (since, end), uid, |span| report.add_span(span))?;
         Ok::<_, journal::StoreError>(report.items())
     });
-    let items = read.await.map_err(|error| internal(&error))?;
+    let items = read.await?;
     list("UsageList", items.map_err(|error| internal(&error))?)
 }
 

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
 
 use super::{BUSY, Store, StoreError, sql};
+use crate::model::event::JobEvent;
 
 /// The kind of the event that tells of calls that a job's limiter did not count.
 pub const UNCOUNTED: &str = "uncounted_calls";
@@ -113,27 +114,30 @@ pub fn first_of_events(
 }
 
 /// Events after `after`, oldest first, at most `limit`, of these jobs alone where some are given; through a connection of
-/// its own, so that no reader holds up the writer.
+/// its own, so that no reader holds up the writer. Each comes with the owner of its job.
 pub fn events_after(
     database: &Path,
     after: u64,
     limit: u32,
     jobs: Option<&BTreeSet<JobId>>,
-) -> Result<Vec<Event>, StoreError> {
-    let read = || -> rusqlite::Result<Vec<Event>> {
+) -> Result<Vec<JobEvent>, StoreError> {
+    let read = || -> rusqlite::Result<Vec<JobEvent>> {
         let db = reader(database)?;
         let (source, ids) = source(jobs);
         let mut query = db.prepare(&format!(
-            "SELECT seq, at, job, kind, text FROM {source} AND seq > ?2 ORDER BY seq LIMIT ?3",
+            "SELECT seq, at, job, kind, text, (SELECT uid FROM job WHERE id = event.job) FROM {source} AND seq > ?2 \
+             ORDER BY seq LIMIT ?3",
         ))?;
         let rows = query.query_map(params![ids, super::rows::figure(after), limit], |row| {
-            Ok(Event {
+            let event = Event {
                 seq: row.get(0)?,
                 at: super::rows::time(row, 1)?,
                 job: row.get::<_, Option<u64>>(2)?.map(|job| job.to_string()),
                 kind: row.get(3)?,
                 text: row.get(4)?,
-            })
+            };
+            let owner = row.get(5)?;
+            Ok(JobEvent { event, owner })
         })?;
         rows.collect()
     };
@@ -203,7 +207,7 @@ mod tests {
             let since = since.map(|second| Timestamp::from_second(second).unwrap());
             let after = first_of_events(&path, after, jobs, (since, tail)).unwrap();
             let events = events_after(&path, after, 1000, jobs).unwrap();
-            events.iter().map(|event| event.seq).collect::<Vec<_>>()
+            events.iter().map(|one| one.event.seq).collect::<Vec<_>>()
         };
         assert_eq!(found(0, &[], None, None).len(), 90);
         assert_eq!(found(87, &[], None, None), [88, 89, 90]);

@@ -885,7 +885,7 @@ fn events_and_usage_go_in_steps_and_what_went_is_known() {
     }
     let left = |after| -> Vec<u64> {
         let events = events_after(&path, after, 100, None).unwrap();
-        events.iter().map(|event| event.seq).collect()
+        events.iter().map(|one| one.event.seq).collect()
     };
     assert_eq!(left(0), [8, 9, 10]);
     let step = events_beyond(&path, time(0), 1, 100).unwrap().unwrap();

@@ -134,7 +134,7 @@ fn stored_events_get_the_new_names_of_their_kinds() {
     of_version(&path, 17);
     let store = Store::open(&path).unwrap();
     let events = events_after(&path, 0, 100, None).unwrap();
-    let kinds: Vec<&str> = events.iter().map(|event| event.kind.as_str()).collect();
+    let kinds: Vec<&str> = events.iter().map(|one| one.event.kind.as_str()).collect();
     let new = [
         "uncounted_calls",
         "mig_lost",

@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use divvy_api::daemon::{Configured, ProjectRules};
 use divvy_api::home::Home;
-use divvy_api::v1::Event;
 use divvy_core::reconcile::BypassPolicy;
 use divvy_core::{Bytes, JobId, Order, Preemption, QueueName, QueueSpec};
 use tokio::sync::broadcast;
@@ -43,6 +42,7 @@ use crate::host::live::Live;
 use crate::host::process::evidence::{KnownFile, KnownFiles};
 use crate::journal::recover;
 use crate::journal::{Store, StoreError};
+use crate::model::event::JobEvent;
 use crate::model::gpu_mode::effective_mode;
 use crate::model::job::{Credentials, Job};
 use crate::model::mig_instance::{ManagedInstance, MigSlot};
@@ -215,7 +215,7 @@ pub struct Daemon {
     observer: Arc<Observer>,
     ticked: Instant,
     /// What it has told since it was asked last.
-    pub told: broadcast::Receiver<Event>,
+    pub told: broadcast::Receiver<Arc<JobEvent>>,
     /// What it does to containers that it found.
     pub sweep: Option<ContainerGc>,
     /// The folder of the GPUs' lock files.

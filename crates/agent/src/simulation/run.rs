@@ -458,7 +458,8 @@ impl Run {
             return Ok(());
         };
         let now = clock::boot().unwrap_or_default();
-        while let Ok(event) = daemon.told.try_recv() {
+        while let Ok(told) = daemon.told.try_recv() {
+            let event = &told.event;
             match event.kind.as_str() {
                 "disk_full" => {
                     with(|world| world.trace(|| event.text.clone()));
@@ -732,6 +733,7 @@ impl Run {
             submit: Box::new(submit),
             by: Box::new(accounts::caller(who)),
             named: None,
+            turn: None,
             reply,
         });
         self.pending.push(Pending {

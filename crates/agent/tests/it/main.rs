@@ -26,6 +26,7 @@ mod jobs;
 mod journal;
 mod lists;
 mod mig;
+mod neighbours;
 mod nursery;
 mod oom;
 mod openapi;

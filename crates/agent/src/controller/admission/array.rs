@@ -89,18 +89,25 @@ pub(in crate::controller) fn array_limits(jobs: &Jobs) -> ArrayLimits {
     ArrayLimits(most.into_iter().map(left).collect())
 }
 
-/// The jobs of the array that have to end before this one may be placed. The list is too long if the array may run
-/// several jobs at once.
-pub(in crate::controller) fn array_predecessors(jobs: &Jobs, job: &Job) -> Vec<JobId> {
-    let Some((array, Some(_))) = job.array() else {
-        return Vec::new();
-    };
-    if job.state != JobState::Queued || jobs.waits.contains_key(&job.id) {
-        return Vec::new();
+/// For jobs in the order of their numbers: the jobs of the same array that have to end before one may be placed. More
+/// than have to, if the array may run several jobs at once.
+#[derive(Default)]
+pub(in crate::controller) struct ArrayPredecessors(BTreeMap<JobId, Vec<JobId>>);
+
+impl ArrayPredecessors {
+    /// Those of the next job. A job that is held up waits for all jobs before it, so the next one waits for it alone,
+    /// and for the jobs in between: all lists together are as long as the array.
+    pub(in crate::controller) fn of(&mut self, jobs: &Jobs, job: &Job) -> Vec<JobId> {
+        let Some((array, Some(_))) = job.array() else {
+            return Vec::new();
+        };
+        let before = self.0.entry(array).or_default();
+        if job.state == JobState::Queued && !jobs.waits.contains_key(&job.id) {
+            return std::mem::replace(before, vec![job.id]);
+        }
+        before.push(job.id);
+        Vec::new()
     }
-    let before = jobs.active.range(..job.id).map(|(_, active)| &active.job);
-    let its = before.filter(|other| other.array().is_some_and(|(of, _)| of == array));
-    its.map(|other| other.id).collect()
 }
 
 /// The reason of a job that waits because its array already runs as many jobs as it may.

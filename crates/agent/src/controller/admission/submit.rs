@@ -1,5 +1,7 @@
 //! Submission: every check that can refuse a job runs here, before the journal stores anything.
 
+use std::sync::Arc;
+
 use divvy_api::spelling;
 use divvy_api::v1::{self, Error, ErrorCode, ReasonCode, Submit};
 use divvy_core::units::IdError;
@@ -439,7 +441,10 @@ fn dry_run(state: &State, io: &Io, new: &NewJob) -> (v1::Job, StartEstimator) {
         }
     };
     add(&mut snapshot);
-    let estimator = estimate::start_estimator(state, io, job.id, add);
+    let estimator = StartEstimator {
+        id: job.id,
+        input: Arc::new(estimate::copy(state, io).with(add)),
+    };
     if let Some(hold) = &new.hold {
         let mut shown = query::to_api(state, io, &job, None, None);
         (shown.reason, shown.reason_code) = (Some(hold.describe("ID")), Some(ReasonCode::Held));

@@ -1,5 +1,8 @@
 //! Start estimates: the controller copies what it knows, and another thread computes the estimate, which may take long.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use divvy_api::v1;
 use divvy_core::estimate::estimate_start;
 use divvy_core::resize::memory::MemoryResidency;
@@ -12,11 +15,11 @@ use crate::controller::io::Io;
 use crate::controller::lifecycle::schedule;
 use crate::controller::state::State;
 use crate::host::clock::now;
-use crate::model::job::Job;
+use crate::model::job::{Job, JobSpec};
 
-/// The input for the start estimate of a pending job.
-pub struct StartEstimator {
-    pub(in crate::controller) id: JobId,
+/// What the controller knows that decides when pending jobs start. It is copied once between two rounds, for all calls.
+#[derive(Clone)]
+pub struct EstimateInput {
     at: Timestamp,
     /// The planner's input. `known_runs` has the longest remaining run of each job with a time limit.
     pub(in crate::controller) snapshot: Snapshot,
@@ -24,8 +27,35 @@ pub struct StartEstimator {
     /// The planner's input with all pending jobs. `known` has the time by which each job certainly ends.
     full_snapshot: Snapshot,
     pub(in crate::controller) known: JobBounds,
+    /// All active jobs.
+    pub(in crate::controller) active: BTreeMap<JobId, Run>,
     /// No job is offloaded: such a job could return, and would take room that the bound counts on.
     is_certain: bool,
+}
+
+/// A job that runs, or will run.
+#[derive(Clone)]
+pub(in crate::controller) struct Run {
+    pub(in crate::controller) ask: Arc<JobSpec>,
+    pub(in crate::controller) ran_s: u64,
+    /// The job runs on, so that it may end after its usual run time.
+    pub(in crate::controller) goes_on: bool,
+}
+
+impl Run {
+    fn of(job: &Job) -> Self {
+        Self {
+            ask: Arc::clone(&job.spec),
+            ran_s: job.ran_s(),
+            goes_on: !job.run_state.suspended && !matches!(job.state, JobState::Stopping { .. }),
+        }
+    }
+}
+
+/// The input for the start estimate of one pending job.
+pub struct StartEstimator {
+    pub(in crate::controller) id: JobId,
+    pub(in crate::controller) input: Arc<EstimateInput>,
 }
 
 impl StartEstimator {
@@ -34,9 +64,11 @@ impl StartEstimator {
         if job.state != v1::JobState::Queued {
             return;
         }
-        (job.expected_start, job.latest_start) = self.starts_of(self.id);
+        (job.expected_start, job.latest_start) = self.input.starts_of(self.id);
     }
+}
 
+impl EstimateInput {
     /// The expected and the latest start of a pending job. Takes up to seconds.
     pub fn starts_of(&self, id: JobId) -> (Option<Timestamp>, Option<Timestamp>) {
         let expected = estimate_start(&self.snapshot, id, &self.known_runs.remaining_s);
@@ -58,22 +90,25 @@ impl StartEstimator {
         let seconds = SignedDuration::from_secs(i64::try_from(seconds).ok()?);
         self.at.checked_sub(seconds).ok()
     }
+
+    /// With this added to the planner's input, such as a job that has not been submitted.
+    pub(in crate::controller) fn with(mut self, add: impl Fn(&mut Snapshot)) -> Self {
+        add(&mut self.snapshot);
+        add(&mut self.full_snapshot);
+        self
+    }
 }
 
-/// Copies the input for a start estimate. `add` puts a job there that has not been submitted.
-pub(in crate::controller) fn start_estimator(
-    state: &State,
-    io: &Io,
-    id: JobId,
-    add: impl Fn(&mut Snapshot),
-) -> StartEstimator {
-    let [mut snapshot, mut full_snapshot] = [
-        schedule::snapshot(state, io),
-        schedule::full_snapshot(state, io),
-    ];
-    add(&mut snapshot);
-    add(&mut full_snapshot);
+/// The input of estimates for a query.
+pub(in crate::controller) fn input(state: &State, io: &Io) -> Arc<EstimateInput> {
+    let known = state.estimates.get_or_init(|| Arc::new(copy(state, io)));
+    Arc::clone(known)
+}
+
+/// Copies what decides when pending jobs start.
+pub(in crate::controller) fn copy(state: &State, io: &Io) -> EstimateInput {
     let [mut runs, mut known] = [JobBounds::default(), JobBounds::default()];
+    let mut of_arrays = array::ArrayPredecessors::default();
     for active in state.jobs.active.values() {
         let job = &active.job;
         let limit = job.spec.policy.time_limit_s;
@@ -86,18 +121,21 @@ pub(in crate::controller) fn start_estimator(
         // With too many dependencies, the job is set to depend on itself; so its start stays unknown.
         let after = dependencies::awaited(&state.jobs, &active.after);
         let mut after = after.unwrap_or_else(|| vec![job.id]);
-        after.extend(array::array_predecessors(&state.jobs, job));
+        after.extend(of_arrays.of(&state.jobs, job));
         if job.state == JobState::Queued && !after.is_empty() {
             known.dependencies.insert(job.id, after);
         }
     }
-    StartEstimator {
-        id,
+    let active_jobs = state.jobs.active.iter();
+    EstimateInput {
         at: now(),
-        snapshot,
+        snapshot: schedule::snapshot(state, io),
         known_runs: runs,
-        full_snapshot,
+        full_snapshot: schedule::full_snapshot(state, io),
         known,
+        active: active_jobs
+            .map(|(id, active)| (*id, Run::of(&active.job)))
+            .collect(),
         is_certain: state
             .jobs
             .active

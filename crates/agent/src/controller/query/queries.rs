@@ -1,6 +1,7 @@
 //! Typed queries: what `http` may read of the controller's state.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use divvy_api::v1::{self, Error, MigPlanned, MigWanted};
 use divvy_core::{JobId, Wait};
@@ -11,7 +12,7 @@ use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::change::SuggestedChange;
 use crate::controller::lifecycle::{change, container, selection};
-use crate::controller::query::estimate::StartEstimator;
+use crate::controller::query::estimate::{EstimateInput, StartEstimator};
 use crate::controller::query::exec_target::ExecTarget;
 use crate::controller::query::job_page::{LivingPage, Matches};
 use crate::controller::query::job_summary::JobSummary;
@@ -25,7 +26,7 @@ use crate::controller::query::{
 use crate::controller::request::{Act, ActOutcome, Milestone, Selection};
 use crate::controller::state::State;
 use crate::controller::{claims, mig, query};
-use crate::journal::{Span, StoreError};
+use crate::journal::Span;
 use crate::model::job::Job;
 use crate::model::job_filter::{Field, JobFilter, Key};
 
@@ -47,9 +48,9 @@ impl Queries<'_> {
         board::board(self.state, self.io)
     }
 
-    /// The estimator of the starts of all waiting jobs.
-    pub fn start_estimator(&self) -> StartEstimator {
-        estimate::start_estimator(self.state, self.io, JobId(0), |_| {})
+    /// The input of start estimates.
+    pub fn estimates(&self) -> Arc<EstimateInput> {
+        estimate::input(self.state, self.io)
     }
 
     /// Commands that make these changes, one word per element; empty for a change that the caller may not make.
@@ -200,14 +201,6 @@ impl Queries<'_> {
     /// As [`Queries::job`].
     pub fn oom(&self, reference: &str) -> Result<v1::Oom, Error> {
         query::oom(self.state, self.io, reference)
-    }
-
-    /// The uid of a job's owner.
-    ///
-    /// # Errors
-    /// When the journal cannot be read.
-    pub fn owner(&self, id: JobId) -> Result<Option<u32>, StoreError> {
-        caller::owner(&self.state.jobs, self.io, id)
     }
 
     /// Every placement of an instance on a GPU in MIG mode, in the order in which the planner prefers them. Empty for

@@ -9,21 +9,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use divvy_api::v1::{self, Error};
 use divvy_core::estimate::estimate_start;
 use divvy_core::order_key::sort_queue;
 use divvy_core::runtime_stats::{RUNS, RuntimeEstimate, estimate_runtime};
-use divvy_core::{JobId, JobState, Queue, QueueSpec, Snapshot, WhyHolder};
+use divvy_core::{JobId, Queue, QueueSpec, Snapshot, WhyHolder};
 use jiff::Timestamp;
 
-use super::estimate::StartEstimator;
+use super::estimate::{Run, StartEstimator};
 use super::reference::JobRef;
 use crate::controller::admission::{array, dependencies};
 use crate::controller::io::Io;
 use crate::controller::lifecycle::change::{ChangeKind, SuggestedChange};
-use crate::controller::lifecycle::{confirm, offload, schedule};
+use crate::controller::lifecycle::{confirm, offload};
 use crate::controller::mig::claim;
 use crate::controller::query;
 use crate::controller::query::reference::journal_error;
@@ -34,7 +33,6 @@ use crate::controller::state::State;
 use crate::host::clock::now;
 use crate::host::error::error_chain;
 use crate::journal::{RuntimeHistory, StoreError};
-use crate::model::job::{Job, JobSpec};
 use crate::model::policy::Dependency;
 use crate::model::run_signature::RunSignature;
 
@@ -42,32 +40,12 @@ use crate::model::run_signature::RunSignature;
 pub struct WhyQuery {
     job: v1::Job,
     estimator: StartEstimator,
-    /// All active jobs.
-    active: BTreeMap<JobId, Run>,
     database: PathBuf,
     held_up: Option<BlockReason>,
     after: Vec<Dependency>,
     is_ready: bool,
     /// For a held job: the planner's input as it would be after its release.
     released: Option<Snapshot>,
-}
-
-/// A job that runs, or will run.
-struct Run {
-    ask: Arc<JobSpec>,
-    ran_s: u64,
-    /// The job runs on, so that it may end after its usual run time.
-    goes_on: bool,
-}
-
-impl Run {
-    fn of(job: &Job) -> Self {
-        Self {
-            ask: Arc::clone(&job.spec),
-            ran_s: job.ran_s(),
-            goes_on: !job.run_state.suspended && !matches!(job.state, JobState::Stopping { .. }),
-        }
-    }
 }
 
 /// Usual run times, for jobs with enough history.
@@ -79,7 +57,7 @@ impl WhyQuery {
     /// the order of `suggestions`.
     pub fn answer(mut self, sees: impl Fn(u32) -> bool) -> (v1::Why, Vec<Option<SuggestedChange>>) {
         let id = self.estimator.id;
-        let why = divvy_core::why(&self.estimator.snapshot, id).unwrap_or_default();
+        let why = divvy_core::why(&self.estimator.input.snapshot, id).unwrap_or_default();
         let released = self.released.take();
         let released = released.filter(|released| divvy_core::starts_now(released, id));
         let released = released.map(|_| ("would start now".to_owned(), Some(ChangeKind::Release)));
@@ -157,11 +135,12 @@ impl WhyQuery {
             return Ok(usuals);
         }
         let holders = why.gpus.iter().flat_map(|gpu| &gpu.holders);
-        let queues = self.estimator.snapshot.queues.iter();
+        let queues = self.estimator.input.snapshot.queues.iter();
         let waiting = queues.flat_map(|queue| &queue.waiting);
         let others = waiting.filter(|waiting| waiting.job != self.estimator.id);
         let jobs = (holders.map(|holder| holder.job)).chain(others.map(|waiting| waiting.job));
-        let goes_on = |job| Some((job, self.active.get(&job).filter(|run| run.goes_on)?));
+        let active = &self.estimator.input.active;
+        let goes_on = |job| Some((job, active.get(&job).filter(|run| run.goes_on)?));
         let runs: Vec<(JobId, &Run)> = jobs.filter_map(goes_on).collect();
         let owners: BTreeSet<u32> = runs
             .iter()
@@ -187,9 +166,14 @@ impl WhyQuery {
     }
 
     fn holder(&self, holder: &WhyHolder, usuals: &Usuals) -> v1::WhyHolder {
-        let estimator = &self.estimator;
+        let estimator = &*self.estimator.input;
         let left = estimator.known.remaining_s.get(&holder.job);
-        let ran_s = self.active.get(&holder.job).map_or(0, |run| run.ran_s);
+        let ran_s = self
+            .estimator
+            .input
+            .active
+            .get(&holder.job)
+            .map_or(0, |run| run.ran_s);
         let usual = usuals.get(&holder.job);
         v1::WhyHolder {
             job: holder.job.to_string(),
@@ -215,22 +199,24 @@ impl WhyQuery {
         if usuals.is_empty() || self.job.state != v1::JobState::Queued {
             return None;
         }
-        let StartEstimator {
-            known_runs: runs,
-            known,
-            ..
-        } = &self.estimator;
+        let StartEstimator { id, input } = &self.estimator;
+        let (runs, known) = (&input.known_runs, &input.known);
         let mut left = known.remaining_s.clone();
         left.extend(&runs.remaining_s);
         for (job, usual) in usuals {
-            let ran_s = self.active.get(job).map_or(0, |run| run.ran_s);
+            let ran_s = self
+                .estimator
+                .input
+                .active
+                .get(job)
+                .map_or(0, |run| run.ran_s);
             if let Some(usually) = usual.remaining_s(ran_s) {
                 let left = left.entry(*job).or_insert(usually);
                 *left = usually.min(*left);
             }
         }
-        let start = estimate_start(&self.estimator.snapshot, self.estimator.id, &left);
-        start.and_then(|seconds| self.estimator.after(seconds))
+        let start = estimate_start(&input.snapshot, *id, &left);
+        start.and_then(|seconds| input.after(seconds))
     }
 }
 
@@ -251,13 +237,12 @@ pub fn why(state: &State, io: &Io, reference: &str) -> Result<WhyQuery, Error> {
             .or_else(|| confirm::confirmation_block_reason(&state.jobs, job)))
         .or_else(|| offload::offload_block_reason(&state.jobs, job))
     });
-    let active_jobs = state.jobs.active.iter();
     Ok(WhyQuery {
         job: query::job_to_api(state, io, id)?,
-        estimator: estimate::start_estimator(state, io, id, |_| {}),
-        active: active_jobs
-            .map(|(id, active)| (*id, Run::of(&active.job)))
-            .collect(),
+        estimator: StartEstimator {
+            id,
+            input: estimate::input(state, io),
+        },
         database: io.config.home.database(),
         held_up,
         after: active.map_or_else(Vec::new, |active| active.after.clone()),
@@ -277,7 +262,7 @@ fn released(state: &State, io: &Io, active: &ActiveJob) -> Option<Snapshot> {
     {
         return None;
     }
-    let mut snapshot = schedule::snapshot(state, io);
+    let mut snapshot = estimate::input(state, io).snapshot.clone();
     let waiting = job.waiting_in_queue(snapshot.backfill.then(now));
     let mut queues = snapshot.queues.iter_mut();
     match queues.find(|queue| queue.spec.name == job.spec.queue) {
