@@ -40,6 +40,8 @@ pub struct Effects {
     pub container_gc_at: Option<Instant>,
     /// Counters behind `/metrics`; they only grow.
     pub counters: Counters,
+    /// The operator or administrator on whose call a handler acts now.
+    pub by: Option<u32>,
     /// The daemon stops after this round.
     pub stop: bool,
 }
@@ -165,7 +167,7 @@ impl Effects {
         kind: &str,
         text: &str,
     ) -> Result<(), StoreError> {
-        let event = io.store.append_event(now(), job, kind, text)?;
+        let event = io.store.append(now(), job, kind, text, self.by)?;
         *self.counters.events.entry(kind.to_owned()).or_default() += 1;
         self.events.push(event);
         Ok(())

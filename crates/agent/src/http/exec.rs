@@ -53,6 +53,7 @@ pub async fn exec(
     let guest = start_exec(&inside, &exec, &mut ways).await?;
     api.mailbox.post(Message::RecordEvent {
         job: inside.job,
+        by: Box::new(caller.clone()),
         kind: "exec",
         text: entered(&exec, &caller),
     });

@@ -17,8 +17,23 @@ pub const UNCOUNTED: &str = "uncounted_calls";
 const TOLD_UNCOUNTED: &str =
     "SELECT EXISTS (SELECT 1 FROM event WHERE job = ?1 AND kind = 'uncounted_calls')";
 
+/// Events of no job that only an administrator, or the configuration file, can cause.
+const ACTS: [&str; 6] = [
+    "gpu_mode",
+    "project_added",
+    "project_changed",
+    "project_removed",
+    "config_reloaded",
+    "config_refused",
+];
+
+/// The job's row has its owner, and it is there before the job's first event.
+const INSERT: &str = "INSERT INTO event (at, job, kind, text, uid, act) \
+                      SELECT ?1, ?2, ?3, ?4, owner, ?5 OR coalesce(?6 <> owner, 0) \
+                      FROM (SELECT (SELECT uid FROM job WHERE id = ?2) AS owner)";
+
 impl Store {
-    /// Appends an event and gives it as the API tells it.
+    /// Appends an event that is no administrator's act.
     pub fn append_event(
         &self,
         at: Timestamp,
@@ -26,17 +41,30 @@ impl Store {
         kind: &str,
         text: &str,
     ) -> Result<Event, StoreError> {
+        self.append(at, job, kind, text, None)
+    }
+
+    /// Appends an event and gives it as the API tells it. It counts as an administrator's act if it is about the
+    /// machine's configuration, or if `by` is not the owner of the job.
+    pub fn append(
+        &self,
+        at: Timestamp,
+        job: Option<JobId>,
+        kind: &str,
+        text: &str,
+        by: Option<u32>,
+    ) -> Result<Event, StoreError> {
         let told = "record an event";
-        let mut insert = self
-            .db
-            .prepare_cached("INSERT INTO event (at, job, kind, text) VALUES (?1, ?2, ?3, ?4)")
-            .map_err(sql(told))?;
+        let mut insert = self.db.prepare_cached(INSERT).map_err(sql(told))?;
+        let is_act = job.is_none() && ACTS.contains(&kind);
         let seq = insert
             .insert(params![
                 at.as_microsecond(),
                 job.map(|job| job.0),
                 kind,
-                text
+                text,
+                is_act,
+                by
             ])
             .map_err(sql(told))?;
         Ok(Event {
