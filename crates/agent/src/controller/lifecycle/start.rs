@@ -28,7 +28,7 @@ use crate::host::clock::{Instant, now};
 use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
 use crate::job_dir::container_spec::Plan;
-use crate::job_dir::{ExitRecord, JobDir, LaunchSpec, OutputFiles, RecordError, RunOutcome};
+use crate::job_dir::{self, ExitRecord, JobDir, LaunchSpec, OutputFiles, RecordError, RunOutcome};
 use crate::journal::StoreError;
 use crate::journal::secrets::SecretsError;
 use crate::model::job::Job;
@@ -416,13 +416,10 @@ pub(in crate::controller) fn overheads(devices: &[Device], grants: &[Grant]) -> 
     grants.iter().map(of).collect()
 }
 
-/// The folder of a job's present run: the job's own folder for the first run, a folder below it for each later one.
+/// The folder of a job's present run.
 pub(in crate::controller) fn records(home: &Home, id: JobId, job: &Job) -> JobDir {
     let folder = home.job(&id.to_string());
-    match job.run_state.runs {
-        0 => JobDir::new(folder),
-        run => JobDir::new(folder.join(format!("run-{run}"))),
-    }
+    JobDir::new(job_dir::run_folder(&folder, job.run_state.runs))
 }
 
 /// The outcome of a start that failed because of Divvy itself.
