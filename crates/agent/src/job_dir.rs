@@ -107,6 +107,9 @@ pub struct LaunchSpec {
     /// Whether its programs are refused user namespaces; of use with a `user`, as root needs none to mount.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub refuse_user_namespaces: bool,
+    /// Its group opens no GPU, where the kernel allows that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub refuse_gpus: bool,
     /// Where its control group is to be, or why it gets none.
     #[serde(default)]
     pub held: CgroupStatus,
@@ -520,6 +523,7 @@ mod tests {
             container: None,
             user: None,
             refuse_user_namespaces: false,
+            refuse_gpus: false,
             held: CgroupStatus::default(),
             replica: None,
         };

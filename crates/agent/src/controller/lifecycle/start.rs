@@ -219,6 +219,7 @@ fn try_prepare(state: &mut State, io: &Io, id: JobId) -> Result<(), StartError> 
         container,
         user: user.clone(),
         refuse_user_namespaces: io.config.confinement.refuse_user_namespaces,
+        refuse_gpus: false,
         held: match &io.config.confinement.cgroup_parent {
             Ok(stem) => CgroupStatus {
                 group: Some(Cgroup::of(stem, id)),
