@@ -1,11 +1,16 @@
 //! User accounts from the system's user database (NSS), directory services included.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::Duration;
 
+use divvy_api::sync;
 use nix::errno::Errno;
 use nix::unistd::{Gid, Group as Entry, Uid, User, getgrouplist};
+
+use crate::host::clock::Instant;
 
 /// A user, and the groups they are in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,15 +112,44 @@ impl UserAccount {
     }
 }
 
-/// The groups that a program of this user has: those of the database, and `gid`.
+/// The groups that a program of this user has: those of the database, at most [`RECENT`] old, and `gid`.
 ///
 /// # Errors
 /// When the database fails.
 pub fn groups(uid: u32, gid: u32) -> Result<Vec<u32>, UserLookupError> {
-    Ok(looked_up(uid, gid)?.1)
+    match recent_groups(uid, gid) {
+        Some(groups) => Ok(groups),
+        None => Ok(looked_up(uid, gid)?.1),
+    }
 }
 
+/// The same, if this process has asked for them a moment ago.
+pub fn recent_groups(uid: u32, gid: u32) -> Option<Vec<u32>> {
+    let asked = sync::lock(&ASKED);
+    let (at, groups) = asked.get(&(uid, gid))?;
+    (at.elapsed() < RECENT).then(|| groups.clone())
+}
+
+/// How long an answer of the database holds. One question is 75 to 150 calls of the kernel, and a burst of jobs asks for
+/// each call of the API and for each job.
+const RECENT: Duration = Duration::from_secs(1);
+
+/// Groups by uid and gid, and when the database was asked for them. Older ones go with the next answer.
+type Answers = BTreeMap<(u32, u32), (Instant, Vec<u32>)>;
+
+static ASKED: Mutex<Answers> = Mutex::new(BTreeMap::new());
+
 fn looked_up(uid: u32, gid: u32) -> Result<(Option<User>, Vec<u32>), UserLookupError> {
+    // Before the database is asked, which may take long.
+    let at = Instant::now();
+    let (user, groups) = ask(uid, gid)?;
+    let mut asked = sync::lock(&ASKED);
+    asked.retain(|_, (at, _)| at.elapsed() < RECENT);
+    asked.insert((uid, gid), (at, groups.clone()));
+    Ok((user, groups))
+}
+
+fn ask(uid: u32, gid: u32) -> Result<(Option<User>, Vec<u32>), UserLookupError> {
     let failed = |source| UserLookupError::Uid { uid, source };
     let user = answered(User::from_uid(Uid::from_raw(uid))).map_err(failed)?;
     let Some(user) = user else {
@@ -153,6 +187,22 @@ mod tests {
         assert_eq!(nobody.name, "3999999999");
         assert_eq!(nobody.groups.len(), 1);
         assert_eq!(groups(3_999_999_999, 7).unwrap(), [7]);
+    }
+
+    #[test]
+    fn a_users_groups_are_asked_for_once_a_second() {
+        let (uid, gid) = (3_999_999_997, 11);
+        assert_eq!(recent_groups(uid, gid), None);
+        assert_eq!(groups(uid, gid).unwrap(), [gid]);
+        assert_eq!(recent_groups(uid, gid), Some(vec![gid]));
+        assert_eq!(recent_groups(uid, gid + 1), None, "with another group");
+        let known = || sync::lock(&ASKED).contains_key(&(uid, gid));
+        divvy_testkit::until("the answer is too old", || {
+            recent_groups(uid, gid).is_none()
+        });
+        assert!(known());
+        groups(uid, gid + 1).unwrap();
+        assert!(!known(), "old answers are not kept");
     }
 
     #[test]

@@ -211,7 +211,12 @@ impl<'a> Launcher<'a> {
     /// # Errors
     /// As a shell would say it.
     pub fn start_exec(&mut self, command: &[String], ends: &ExecStdio) -> Result<u32, LaunchError> {
-        let spec = self.spec;
+        // The job may have run for days.
+        let user = self.spec.user.clone().map(Identity::with_present_groups);
+        let spec = &LaunchSpec {
+            user,
+            ..self.spec.clone()
+        };
         let (name, args) = command.split_first().ok_or_else(LaunchError::empty)?;
         let mut env = self.env.clone();
         if let ExecStdio::Terminal(_, kind) = ends {

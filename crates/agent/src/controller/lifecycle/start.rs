@@ -27,6 +27,7 @@ use crate::host::cgroup::{Cgroup, CgroupStatus};
 use crate::host::clock::{Instant, now};
 use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
+use crate::host::run_as::Identity;
 use crate::job_dir::container_spec::Plan;
 use crate::job_dir::{self, ExitRecord, JobDir, LaunchSpec, OutputFiles, RecordError, RunOutcome};
 use crate::journal::StoreError;
@@ -185,7 +186,7 @@ fn try_prepare(state: &mut State, io: &Io, id: JobId) -> Result<(), StartError> 
             .programs
             .choose_injection(&folder, io.config.node.simulated.as_ref())
     });
-    let user = run_as(job);
+    let user = run_as(job).map(Identity::with_recent_groups);
     let container = match &job.spec.container {
         Some(container) => {
             let container = (container, user.as_ref());
