@@ -23,7 +23,7 @@ const NOT_PRODUCT: [&str; 5] = [
 /// An event with a literal as its kind.
 const EVENT: &str = r#"(?:\.(?:record|append)_event\(\s*(?:now\(\),\s*|io,\s*)?[\w.]+(?:\([\w.]+\))?,\s*|Message::RecordEvent \{[^}]*kind: )"(\w+)""#;
 /// An event with a variable or a constant as its kind.
-const PASSED_ON: &str = r"\.(?:record|append)_event\(\s*(?:now\(\),\s*|io,\s*)?(?:None|job|Some\([\w.]+\)),\s*[A-Za-z_]\w*\s*,";
+const PASSED_ON: &str = r"\.(?:record_event|append_event|append)\(\s*(?:now\(\),\s*|io,\s*)?(?:None|job|Some\([\w.]+\)),\s*[A-Za-z_]\w*\s*,";
 /// A kind and its text.
 const PAIR: &str = r#""(\w+)",\s*(?:format!|"[^"]*"\.to_owned)"#;
 

@@ -286,7 +286,6 @@ fn serve(
     let api = Api {
         mailbox: mailbox.clone(),
         budget: Budget::of(&Arc::default(), doors.me.uid),
-        accounts: Arc::default(),
         events,
         home: Arc::clone(&home),
         observer,

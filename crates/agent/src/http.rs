@@ -59,7 +59,7 @@ use crate::controller::query::reference::JobRef;
 use crate::controller::reload::Reloader;
 use crate::gpu::Observer;
 use crate::history::History;
-use crate::host::account::{Accounts, UserAccount};
+use crate::host::account::UserAccount;
 use crate::host::error::error_chain;
 use crate::host::live::Live;
 use crate::journal;
@@ -94,7 +94,6 @@ static ADVICE: Semaphore = Semaphore::const_new(1);
 pub struct Api {
     pub mailbox: Mailbox,
     pub budget: Budget,
-    pub accounts: Arc<Accounts>,
     pub events: broadcast::Sender<Arc<JobEvent>>,
     pub home: Arc<Home>,
     pub observer: Arc<Observer>,

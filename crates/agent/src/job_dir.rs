@@ -60,6 +60,8 @@ pub const RECORD: &str = "record";
 pub const SCRIPT: &str = "script";
 /// The folder of the notice that a job has ended.
 pub const NOTICE: &str = "notice";
+/// Before the number of a run.
+const RUN: &str = "run-";
 const STOP: &str = "stop";
 const STOPPED: &str = "stopped";
 const LOG: &str = "log";
@@ -105,6 +107,9 @@ pub struct LaunchSpec {
     /// Whether its programs are refused user namespaces; of use with a `user`, as root needs none to mount.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub refuse_user_namespaces: bool,
+    /// Its group opens no GPU, where the kernel allows that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub refuse_gpus: bool,
     /// Where its control group is to be, or why it gets none.
     #[serde(default)]
     pub held: CgroupStatus,
@@ -441,6 +446,36 @@ pub const SAFE_OPEN_FLAGS: OFlags = OFlags::NONBLOCK
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
 
+/// The folders of a job's runs after the first, by number. Not all of them are kept ([`remove_middle_runs`]).
+pub fn later_runs(folder: &Path) -> BTreeMap<u32, PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let runs = entries.filter_map(|entry| {
+        let name = entry.file_name();
+        let run = name.to_str()?.strip_prefix(RUN)?.parse().ok()?;
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        is_folder.then(|| (run, entry.path()))
+    });
+    runs.collect()
+}
+
+/// The folder of a run: the job's own folder for the first one, a folder below it for each later one.
+pub fn run_folder(folder: &Path, run: u32) -> PathBuf {
+    match run {
+        0 => folder.to_owned(),
+        run => folder.join(format!("{RUN}{run}")),
+    }
+}
+
+/// Removes the folders of a job's runs but for its first and its last: a job may be retried for ever.
+///
+/// # Errors
+/// The file system's; the rest stays.
+pub fn remove_middle_runs(folder: &Path) -> io::Result<()> {
+    let mut later = later_runs(folder);
+    later.pop_last();
+    later.into_values().try_for_each(fs::remove_dir_all)
+}
+
 /// Removes the leftover specs of runs that are over, with the environments in them, if the process that was to remove
 /// them was killed. `present_run` is the number of a job's present run; `None` for a job that has ended.
 pub fn erase_leftover_specs(jobs: &Path, present_run: impl Fn(JobId) -> Option<u32>) {
@@ -451,11 +486,10 @@ pub fn erase_leftover_specs(jobs: &Path, present_run: impl Fn(JobId) -> Option<u
         };
         let present = present_run(job);
         let first = entry.path();
-        let again = (1..).map(|run| first.join(format!("run-{run}")));
-        let runs = std::iter::once(first.clone()).chain(again.take_while(|run| run.is_dir()));
-        let over = present.map_or(usize::MAX, |run| run as usize);
+        let runs = std::iter::once((0, first.clone())).chain(later_runs(&first));
+        let over = runs.filter(|(run, _)| present.is_none_or(|present| *run < present));
         let notice = present.is_none().then(|| first.join(NOTICE));
-        for run in runs.take(over).chain(notice) {
+        for run in over.map(|(_, run)| run).chain(notice) {
             if let Err(error) = JobDir::new(run).erase_spec() {
                 tracing::warn!(%error, "cannot remove the spec of a run that is over, which contains its environment");
             }
@@ -489,6 +523,7 @@ mod tests {
             container: None,
             user: None,
             refuse_user_namespaces: false,
+            refuse_gpus: false,
             held: CgroupStatus::default(),
             replica: None,
         };

@@ -17,6 +17,7 @@ mod jobs;
 mod listed;
 mod migs;
 mod past;
+mod past_events;
 mod projects;
 pub mod recover;
 mod replica;
@@ -48,9 +49,10 @@ pub use events::{UNCOUNTED, events_after, first_of_events};
 pub use jobs::ended_of;
 pub use listed::{Span, listed, listed_keys, listed_of};
 pub use past::{
-    ReferencedJobs, UpTo, UserUpTo, cuts, ended_jobs, events_beyond, events_forgotten, jobs_beyond,
-    overfull, usage_beyond, usages_beyond,
+    ReferencedJobs, UpTo, UserUpTo, cuts, ended_jobs, events_forgotten, jobs_beyond, overfull,
+    usage_beyond, usages_beyond,
 };
+pub use past_events::{EventCounts, ExpiredEvents};
 pub use runtime_stats::RuntimeHistory;
 pub use usage::{usage_between, usage_totals};
 pub use wal::torn;
@@ -76,6 +78,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0017_held.sql"),
     include_str!("../migrations/0018_event_kinds.sql"),
     include_str!("../migrations/0019_usage_total.sql"),
+    include_str!("../migrations/0020_event_pots.sql"),
 ];
 
 /// The setting with the version of the divvy that opened the journal last.
@@ -261,6 +264,16 @@ impl Store {
             .map(drop)
             .map_err(sql("write an overhead"))
     }
+}
+
+/// A setting, through a connection of its own.
+pub fn setting_of(database: &Path, name: &str) -> Result<Option<String>, StoreError> {
+    let read = || -> rusqlite::Result<Option<String>> {
+        let db = events::reader(database)?;
+        let query = "SELECT value FROM setting WHERE name = ?1";
+        db.query_row(query, [name], |row| row.get(0)).optional()
+    };
+    read().map_err(sql("read a setting"))
 }
 
 /// The number of the present schema.

@@ -23,7 +23,6 @@ pub mod files;
 mod model;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -36,7 +35,7 @@ use crate::host::account::UserAccount;
 use crate::host::clock::Instant;
 use contention::{Claim, Verdict, judge};
 use entry::{Amount, Driver, Entry, Writer};
-use files::{Hold, Listing, Owner, Place, Position};
+use files::{Hold, Listing, Owner, Place, Position, Published};
 
 /// How often a daemon waits for the others to take their intents back, and how long each time.
 const LOOKS: u32 = 5;
@@ -88,7 +87,7 @@ pub struct Registry {
 struct Inner {
     place: Place,
     owner: Owner,
-    file: File,
+    file: Published,
     entry: Entry,
     /// The file may say more than the entry: a write failed.
     is_stale: bool,
@@ -144,8 +143,9 @@ impl Registry {
             writer,
             simulated,
         } = membership;
-        let place = Place::find()?;
+        let mut place = Place::find()?;
         let owner = Owner::of(home).map_err(|error| format!("{}: {error}", home.display()))?;
+        place.watch();
         let mut entry = Entry::new(*writer, Driver::of(simulated.as_deref()));
         entry.set(held);
         let takes_over = *writer != Writer::Run;
@@ -208,6 +208,8 @@ impl Inner {
     fn refresh(&mut self) -> bool {
         if self.swept.elapsed() > SWEEP {
             self.swept = Instant::now();
+            // Files that were never renamed to their place have no report.
+            self.place.watch();
             self.place.remove_dead(self.owner, self.takes_over);
         }
         let mut others = Others::default();
@@ -315,6 +317,10 @@ impl Inner {
     }
 
     fn settle(&mut self, held: &BTreeMap<GpuUuid, Held>) {
+        if !self.takes_over {
+            // A run looks at the others until it has its part.
+            self.place.unwatch();
+        }
         let before = self.entry.clone();
         self.entry.set(held);
         if !self.is_stale && self.entry == before {
@@ -333,7 +339,7 @@ impl Inner {
     }
 
     fn publish(&mut self) -> Result<(), String> {
-        files::write(&self.file, &mut self.entry)
+        self.file.write(&mut self.entry)
     }
 }
 
@@ -368,7 +374,7 @@ pub fn held_by_other_users(simulated: Option<&Path>) -> BTreeMap<String, Amount>
     let mut all: BTreeMap<String, Amount> = BTreeMap::new();
     let listed = Place::find().map_or_else(
         |_| Vec::new(),
-        |place| place.listed(|owner| owner.uid != me),
+        |mut place| place.listed(|owner| owner.uid != me),
     );
     for Listing { owner, position } in listed {
         let Position::Holds(entry) = position else {

@@ -266,6 +266,7 @@ fn prepare(
         container,
         user: None,
         refuse_user_namespaces: false,
+        refuse_gpus: false,
         held: crate::host::cgroup::CgroupStatus {
             group: None,
             because: Some("it runs without a daemon".to_owned()),

@@ -26,14 +26,12 @@ use crate::controller::lifecycle::{
 };
 use crate::controller::mig::commands;
 use crate::controller::observe::reconcile;
-use crate::controller::query::caller;
 use crate::controller::state::{Jobs, State, TICK};
 use crate::controller::{active_set, claims, sharing, waiters};
 use crate::gpu::IDLE_INTERVAL;
 use crate::host::clock::Instant;
 use crate::host::failpoint::reach;
 use crate::journal::StoreError;
-use crate::model::event::JobEvent;
 use crate::supervisor::handle::SupervisorHandle;
 
 /// Carries out the phases above.
@@ -73,7 +71,10 @@ pub(super) fn commit_and_apply(
         // The thread waits here, unless it has timed out.
         let _ = journaled.try_send(());
     }
-    tell(&state.jobs, fx, io);
+    for event in fx.events.drain(..) {
+        // A stream without clients is no error.
+        let _ = io.events.send(Arc::new(event));
+    }
     let (claims, starts): (Vec<JobId>, Vec<_>) = std::mem::take(&mut fx.jobs.starts)
         .into_iter()
         .partition(|id| claims::is_claim(&state.jobs, *id));
@@ -102,20 +103,6 @@ pub(super) fn commit_and_apply(
     }
     io.observer.set_busy(!state.jobs.active.is_empty());
     Ok(())
-}
-
-/// Sends the round's events to the clients that follow them, with the owner of each, which is looked up once for all.
-fn tell(jobs: &Jobs, fx: &mut Effects, io: &Io) {
-    let events = std::mem::take(&mut fx.events);
-    if io.events.receiver_count() == 0 {
-        return;
-    }
-    for event in events {
-        let job = event.job.as_ref().and_then(|job| job.parse().ok());
-        // Without an owner nobody else reads what the event says.
-        let owner = job.and_then(|id| caller::owner(jobs, io, id).ok().flatten());
-        let _ = io.events.send(Arc::new(JobEvent { event, owner }));
-    }
 }
 
 /// Checks in debug builds the conditions that hold after every round.

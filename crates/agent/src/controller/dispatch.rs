@@ -32,6 +32,18 @@ pub(super) fn handle(
     let Some(message) = message else {
         return Ok(());
     };
+    fx.by = message.governor();
+    dispatch(state, fx, io, message)?;
+    fx.by = None;
+    Ok(())
+}
+
+fn dispatch(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    message: Message,
+) -> Result<(), StoreError> {
     match message {
         Message::Submit {
             submit,
@@ -167,7 +179,9 @@ pub(super) fn handle(
             milestone,
             reply,
         } => waiters::wait(&mut state.jobs, fx, io, &reference, milestone, reply)?,
-        Message::RecordEvent { job, kind, text } => fx.record_event(io, Some(job), kind, &text)?,
+        Message::RecordEvent {
+            job, kind, text, ..
+        } => fx.record_event(io, Some(job), kind, &text)?,
         Message::Watch(WatchEvent::Record(id)) => job_sync::check_records(state, fx, io, id)?,
         Message::Watch(WatchEvent::SupervisorEnded(id)) => job_sync::sync_job(state, fx, io, id)?,
         Message::Watch(WatchEvent::EventsLost) => {

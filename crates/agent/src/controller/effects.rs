@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::mpsc::SyncSender;
 
-use divvy_api::v1::{Error, Event, GpuChanged, MigInstance};
+use divvy_api::v1::{Error, GpuChanged, MigInstance};
 use divvy_core::JobId;
 
 use crate::controller::io::Io;
@@ -18,6 +18,7 @@ use crate::job_dir::JobDir;
 use crate::journal::StoreError;
 use crate::journal::retention::PruneDone;
 use crate::model::counters::Counters;
+use crate::model::event::JobEvent;
 
 /// What one round has decided and not yet done.
 #[derive(Default)]
@@ -33,13 +34,15 @@ pub struct Effects {
     /// Replies to clients and to waiting threads.
     pub replies: Replies,
     /// Journaled events, for the clients that follow them.
-    pub events: Vec<Event>,
+    pub events: Vec<JobEvent>,
     /// Points at which a test may end the daemon once the round is journaled.
     pub failpoints: Vec<&'static str>,
     /// When the garbage collection of containers has to run.
     pub container_gc_at: Option<Instant>,
     /// Counters behind `/metrics`; they only grow.
     pub counters: Counters,
+    /// The operator or administrator on whose call a handler acts now.
+    pub by: Option<u32>,
     /// The daemon stops after this round.
     pub stop: bool,
 }
@@ -165,7 +168,7 @@ impl Effects {
         kind: &str,
         text: &str,
     ) -> Result<(), StoreError> {
-        let event = io.store.append_event(now(), job, kind, text)?;
+        let event = io.store.append(now(), job, kind, text, self.by)?;
         *self.counters.events.entry(kind.to_owned()).or_default() += 1;
         self.events.push(event);
         Ok(())

@@ -26,7 +26,7 @@ use divvy_api::v1::{
 use divvy_core::JobId;
 use tokio::sync::oneshot;
 
-use crate::auth::Caller;
+use crate::auth::{Caller, Role};
 use crate::checkpoint;
 use crate::controller::effects::StateQuery;
 use crate::controller::query::job_summary::JobSummary;
@@ -167,6 +167,7 @@ pub enum Message {
     /// Records an event.
     RecordEvent {
         job: JobId,
+        by: Box<Caller>,
         kind: &'static str,
         text: String,
     },
@@ -187,6 +188,19 @@ pub enum Message {
 }
 
 impl Message {
+    /// The operator or administrator who acts on a job, perhaps of another user.
+    pub fn governor(&self) -> Option<u32> {
+        match self {
+            Self::Requeue { by, .. }
+            | Self::Act { by, .. }
+            | Self::Cancel { by, .. }
+            | Self::Change { by, .. }
+            | Self::Hold { by, .. }
+            | Self::RecordEvent { by, .. } => (by.role >= Role::Operator).then_some(by.account.uid),
+            _ => None,
+        }
+    }
+
     /// Refuses a message that begins new work, which the journal would have to hold; returns any other message. Ends
     /// and releases are no new work. A submission passes: only the controller knows whether it repeats an earlier one.
     pub fn refuse_new_work(self, error: Error) -> Option<Self> {

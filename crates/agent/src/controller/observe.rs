@@ -14,7 +14,7 @@ use divvy_core::{GpuUuid, Grant, JobId, JobState, Mode};
 
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{cancel, resize};
+use crate::controller::lifecycle::{cancel, notifications, resize};
 use crate::controller::mig::mode;
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::{GpuState, Jobs, State};
@@ -48,6 +48,7 @@ pub fn apply_sample(
     }
     limiter_alarms::apply_alarms(&mut state.jobs, fx, io, sample)?;
     reconcile::reconcile(state, fx, io, sample)?;
+    notifications::end_gpu_use(&mut state.jobs, fx, io, sample)?;
     usage::meter(&mut state.jobs, &mut state.timers, io, sample);
     resize::reclaim_released(state, fx, io)?;
     update_gpu_health(&mut state.jobs, &mut state.gpus, fx, io, sample)?;

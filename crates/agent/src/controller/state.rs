@@ -71,6 +71,8 @@ pub struct Jobs {
     /// Running jobs that the journal lacks.
     pub unjournaled: Unknowns,
     pub notifications: Notifications,
+    /// Failed jobs that are not started again before this. A daemon that starts anew starts them at once.
+    pub pauses: BTreeMap<JobId, Instant>,
     /// Number of jobs that the journal recovered from their job records at the daemon's start.
     pub recovered: u32,
 }

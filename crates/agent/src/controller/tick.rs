@@ -43,6 +43,9 @@ pub(super) fn sweep(state: &mut State, fx: &mut Effects, io: &Io) -> Result<(), 
         .queues
         .replan_at
         .is_some_and(|at| at <= Instant::now());
+    let paused = state.jobs.pauses.len();
+    state.jobs.pauses.retain(|_, until| *until > Instant::now());
+    fx.replan |= state.jobs.pauses.len() < paused;
     let mut silent = Vec::new();
     let mut unconfirmed = Vec::new();
     let mut to_sync = Vec::new();

@@ -1,6 +1,6 @@
 //! User accounts from the system's user database (NSS), directory services included.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -113,45 +113,51 @@ impl UserAccount {
     }
 }
 
-/// How long a caller's account is known. A user that loses a group keeps its role for so long.
-const FRESH: Duration = Duration::from_secs(1);
+/// How long an account is known. A user that loses a group keeps its role for so long. One question is 75 to 150 calls of
+/// the kernel, and a burst of jobs asks for each call of the API and for each job.
+const RECENT: Duration = Duration::from_secs(1);
 
-/// Accounts of callers. A busy user is looked up once a second, and a user database that hangs takes one thread for each
-/// user that calls.
-#[derive(Debug, Default)]
-pub struct Accounts(Mutex<HashMap<(u32, u32), KnownAccount>>);
+/// Accounts of callers, by uid and gid. Older ones go with the next question.
+static RECENTLY_ASKED: Mutex<BTreeMap<(u32, u32), KnownAccount>> = Mutex::new(BTreeMap::new());
 
 /// An account, or a look-up that goes on, since when.
 type KnownAccount = (Instant, Arc<OnceCell<UserAccount>>);
 
-impl Accounts {
-    /// The user with this uid, calling with this gid.
-    ///
-    /// # Errors
-    /// As [`UserAccount::lookup`]; the next call asks again.
-    pub async fn find(&self, uid: u32, gid: u32) -> Result<UserAccount, UserLookupError> {
-        let known = {
-            let mut all = lock(&self.0);
-            all.retain(|_, (since, cell)| since.elapsed() < FRESH || !cell.initialized());
-            let (_, cell) = all
-                .entry((uid, gid))
-                .or_insert_with(|| (Instant::now(), Arc::default()));
-            Arc::clone(cell)
-        };
-        let look_up = || async {
-            // The user database may be on the network.
-            let found = tokio::task::spawn_blocking(move || UserAccount::lookup(uid, gid)).await;
-            found.unwrap_or(Err(UserLookupError::Uid {
-                uid,
-                source: Errno::EIO,
-            }))
-        };
-        let found = known.get_or_try_init(look_up).await.cloned();
-        if found.is_err() {
-            lock(&self.0).remove(&(uid, gid));
-        }
-        found
+/// The user with this uid, calling with this gid, as the database had it a second ago at most. A database that hangs
+/// takes one thread for each user that calls.
+///
+/// # Errors
+/// As [`UserAccount::lookup`]; the next call asks again.
+pub async fn recent(uid: u32, gid: u32) -> Result<UserAccount, UserLookupError> {
+    let known = {
+        let mut all = lock(&RECENTLY_ASKED);
+        all.retain(|_, (since, cell)| since.elapsed() < RECENT || !cell.initialized());
+        let (_, cell) = all
+            .entry((uid, gid))
+            .or_insert_with(|| (Instant::now(), Arc::default()));
+        Arc::clone(cell)
+    };
+    let look_up = || async {
+        // The user database may be on the network.
+        let found = tokio::task::spawn_blocking(move || UserAccount::lookup(uid, gid)).await;
+        found.unwrap_or(Err(UserLookupError::Uid {
+            uid,
+            source: Errno::EIO,
+        }))
+    };
+    let found = known.get_or_try_init(look_up).await.cloned();
+    if found.is_err() {
+        lock(&RECENTLY_ASKED).remove(&(uid, gid));
     }
+    found
+}
+
+/// The groups that a program of this user has, if the user has called within the last second.
+pub fn recent_groups(uid: u32, gid: u32) -> Option<Vec<u32>> {
+    let asked = lock(&RECENTLY_ASKED);
+    let (since, account) = asked.get(&(uid, gid))?;
+    let account = account.get().filter(|_| since.elapsed() < RECENT)?;
+    Some(account.groups.iter().map(|group| group.gid).collect())
 }
 
 /// The groups that a program of this user has: those of the database, and `gid`.
@@ -200,6 +206,24 @@ mod tests {
         assert_eq!(nobody.name, "3999999999");
         assert_eq!(nobody.groups.len(), 1);
         assert_eq!(groups(3_999_999_999, 7).unwrap(), [7]);
+    }
+
+    #[tokio::test]
+    async fn a_users_account_is_asked_for_once_a_second() {
+        let (uid, gid) = (3_999_999_997, 11);
+        assert_eq!(recent_groups(uid, gid), None);
+        let [first, second] = [recent(uid, gid), recent(uid, gid)];
+        let (first, second) = tokio::join!(first, second);
+        assert_eq!(first, second);
+        assert_eq!(recent_groups(uid, gid), Some(vec![gid]));
+        assert_eq!(recent_groups(uid, gid + 1), None, "with another group");
+        let known = || lock(&RECENTLY_ASKED).contains_key(&(uid, gid));
+        divvy_testkit::until("the answer is too old", || {
+            recent_groups(uid, gid).is_none()
+        });
+        assert!(known());
+        recent(uid, gid + 1).await.unwrap();
+        assert!(!known(), "old answers are not kept");
     }
 
     #[test]

@@ -238,6 +238,13 @@ impl Cgroup {
         name.into()
     }
 
+    /// The one of the notification of this job.
+    pub fn of_notice(stem: &Path, job: JobId) -> PathBuf {
+        let mut name = Self::of(stem, job).into_os_string();
+        name.push("-notice");
+        name.into()
+    }
+
     /// Makes the group and opens the way into it and back. Done before anything is mounted: what a path leads to
     /// afterwards is another matter.
     ///

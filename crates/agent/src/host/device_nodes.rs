@@ -15,7 +15,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use divvy_fork::{DeviceRule, attach_device_filter, detach_device_filter, has_device_filter};
@@ -147,6 +147,21 @@ fn rule() -> DeviceRule {
     DeviceRule {
         majors: driver_majors(),
         first_uid: FIRST_USER,
+    }
+}
+
+/// Keeps all processes of this control group, root's too, from the nodes.
+///
+/// # Errors
+/// Those of bpf(2): only root may, and a container's root may not.
+pub fn refuse_all_in(group: BorrowedFd<'_>) -> io::Result<()> {
+    let rule = DeviceRule {
+        first_uid: 0,
+        ..rule()
+    };
+    match rule.majors.is_empty() {
+        true => Ok(()),
+        false => attach_device_filter(group, &rule),
     }
 }
 

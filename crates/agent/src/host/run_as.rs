@@ -14,7 +14,7 @@ use rustix::thread::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::host::account::groups;
+use crate::host::account::{self, groups};
 
 /// The user of a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,15 +34,36 @@ impl Identity {
     /// When this process may not become that user.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
         let groups = self.groups()?;
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                self.assume(&groups)?;
-                Ok(work())
-            });
-            thread
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        in_thread(|| {
+            self.assume(&groups)?;
+            Ok(work())
         })
+    }
+
+    /// Opens files as the user; `work` starts no program.
+    ///
+    /// # Errors
+    /// When this process may not become that user.
+    pub fn open<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+        let groups = self.groups()?;
+        in_thread(|| {
+            self.become_user(&groups)?;
+            Ok(work())
+        })
+    }
+
+    /// With its groups, if this process has asked for them a moment ago: its supervisor then asks nobody.
+    pub fn with_recent_groups(self) -> Self {
+        let groups = account::recent_groups(self.uid, self.gid);
+        Self { groups, ..self }
+    }
+
+    /// With the groups of the database as it is when a program is started.
+    pub fn with_present_groups(self) -> Self {
+        Self {
+            groups: None,
+            ..self
+        }
     }
 
     /// Its groups, asked for if need be.
@@ -61,6 +82,13 @@ impl Identity {
     /// # Errors
     /// When this process may not become that user.
     pub fn assume(&self, groups: &[u32]) -> io::Result<()> {
+        empty_bounding_set()?;
+        self.become_user(groups)?;
+        set_no_new_privs(true)?;
+        Ok(())
+    }
+
+    fn become_user(&self, groups: &[u32]) -> io::Result<()> {
         if self.uid == u32::MAX || self.gid == u32::MAX {
             // The kernel would take it for "as it is".
             return Err(io::ErrorKind::InvalidInput.into());
@@ -71,13 +99,21 @@ impl Identity {
             .map(|gid| Gid::from_raw(*gid))
             .collect();
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
-        empty_bounding_set()?;
         set_thread_groups(&groups)?;
         set_thread_res_gid(gid, gid, gid)?;
         set_thread_res_uid(uid, uid, uid)?;
-        set_no_new_privs(true)?;
         Ok(())
     }
+}
+
+/// Does this in a thread of its own, whose credentials end with it.
+fn in_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(work);
+        thread
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// Takes every capability from this thread's bounding set, so that no file's capabilities are gained by its programs
@@ -147,8 +183,13 @@ mod tests {
         fs::write(&secret, "root's").unwrap();
         fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
         fs::set_permissions(&secret, PermissionsExt::from_mode(0o600)).unwrap();
-        let read = other_user.run(|| fs::read_to_string(&secret)).unwrap();
-        assert_eq!(read.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        for read in [
+            other_user.run(|| fs::read_to_string(&secret)),
+            other_user.open(|| fs::read_to_string(&secret)),
+        ] {
+            let refused = read.unwrap().unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        }
         assert_eq!(fs::read_to_string(&secret).unwrap(), "root's");
     }
 

@@ -9,6 +9,7 @@
 //! processor (up to 12 ms on a machine with two), and no process can be born there.
 
 use std::fs;
+use std::sync::OnceLock;
 
 use rustix::io;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, getuid, prlimit, setrlimit};
@@ -101,12 +102,18 @@ fn lower(before: Rlimit, most: u64) -> Rlimit {
 
 /// Tasks that one job may have; `None` where the kernel does not say how many there may be.
 pub fn max_tasks_per_job() -> Option<u64> {
-    part(OF_A_JOB, MACHINE.map(read))
+    part(OF_A_JOB, of_machine())
 }
 
 /// Tasks that one user may have, in jobs or not.
 pub fn max_tasks_per_user() -> Option<u64> {
-    part(OF_A_USER, MACHINE.map(read))
+    part(OF_A_USER, of_machine())
+}
+
+/// Read once by each supervisor, which needs it for the group and for the user.
+fn of_machine() -> [Option<u64>; 2] {
+    static READ: OnceLock<[Option<u64>; 2]> = OnceLock::new();
+    *READ.get_or_init(|| MACHINE.map(read))
 }
 
 fn read(path: &str) -> Option<u64> {

@@ -22,7 +22,7 @@ use super::token::Token;
 use super::upload::Uploads;
 use super::{Api, Peer, internal};
 use crate::auth::{Caller, JobRelation, verb};
-use crate::host::account::UserAccount;
+use crate::host::account::{self, UserAccount};
 use crate::host::error::error_chain;
 use crate::model::validate::limits;
 
@@ -77,7 +77,7 @@ async fn authenticate(api: &Api, peer: &Peer, shown: Option<&Token>) -> Result<C
         }
         Peer::Local { uid, gid } => {
             // With unknown groups, an account could have a lower role.
-            let account = api.accounts.find(uid, gid).await.map_err(|error| {
+            let account = account::recent(uid, gid).await.map_err(|error| {
                 Error::new(ErrorCode::Internal, error_chain(&error))
                     .hint("check `getent passwd` and `id`; the daemon refuses all calls of this user until the user \
                            database responds")

@@ -57,6 +57,7 @@ pub async fn exec(
     };
     api.mailbox.post(Message::RecordEvent {
         job: inside.job,
+        by: Box::new(caller.clone()),
         kind: "exec",
         text: entered(&exec, &caller),
     });

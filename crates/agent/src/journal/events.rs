@@ -18,8 +18,23 @@ pub const UNCOUNTED: &str = "uncounted_calls";
 const TOLD_UNCOUNTED: &str =
     "SELECT EXISTS (SELECT 1 FROM event WHERE job = ?1 AND kind = 'uncounted_calls')";
 
+/// Events of no job that only an administrator, or the configuration file, can cause.
+const ACTS: [&str; 6] = [
+    "gpu_mode",
+    "project_added",
+    "project_changed",
+    "project_removed",
+    "config_reloaded",
+    "config_refused",
+];
+
+/// The job's row has its owner, and it is there before the job's first event.
+const INSERT: &str = "INSERT INTO event (at, job, kind, text, uid, act) \
+                      SELECT ?1, ?2, ?3, ?4, owner, ?5 OR coalesce(?6 <> owner, 0) \
+                      FROM (SELECT (SELECT uid FROM job WHERE id = ?2) AS owner) RETURNING seq, uid";
+
 impl Store {
-    /// Appends an event and gives it as the API tells it.
+    /// Appends an event that is no administrator's act.
     pub fn append_event(
         &self,
         at: Timestamp,
@@ -27,26 +42,37 @@ impl Store {
         kind: &str,
         text: &str,
     ) -> Result<Event, StoreError> {
+        Ok(self.append(at, job, kind, text, None)?.event)
+    }
+
+    /// Appends an event, and returns it with its owner. It counts as an administrator's act if it is about the
+    /// machine's configuration, or if `by` is not the owner of the job.
+    pub fn append(
+        &self,
+        at: Timestamp,
+        job: Option<JobId>,
+        kind: &str,
+        text: &str,
+        by: Option<u32>,
+    ) -> Result<JobEvent, StoreError> {
         let told = "record an event";
-        let mut insert = self
-            .db
-            .prepare_cached("INSERT INTO event (at, job, kind, text) VALUES (?1, ?2, ?3, ?4)")
+        let mut insert = self.db.prepare_cached(INSERT).map_err(sql(told))?;
+        let is_act = job.is_none() && ACTS.contains(&kind);
+        let id = job.map(|job| job.0);
+        let (seq, owner) = insert
+            .query_row(
+                params![at.as_microsecond(), id, kind, text, is_act, by],
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )
             .map_err(sql(told))?;
-        let seq = insert
-            .insert(params![
-                at.as_microsecond(),
-                job.map(|job| job.0),
-                kind,
-                text
-            ])
-            .map_err(sql(told))?;
-        Ok(Event {
-            seq: u64::try_from(seq).unwrap_or_default(),
+        let event = Event {
+            seq,
             at,
             job: job.map(|job| job.to_string()),
             kind: kind.to_owned(),
             text: text.to_owned(),
-        })
+        };
+        Ok(JobEvent { event, owner })
     }
 
     /// Whether there is an event [`UNCOUNTED`] about a job.
@@ -125,8 +151,7 @@ pub fn events_after(
         let db = reader(database)?;
         let (source, ids) = source(jobs);
         let mut query = db.prepare(&format!(
-            "SELECT seq, at, job, kind, text, (SELECT uid FROM job WHERE id = event.job) FROM {source} AND seq > ?2 \
-             ORDER BY seq LIMIT ?3",
+            "SELECT seq, at, job, kind, text, uid FROM {source} AND seq > ?2 ORDER BY seq LIMIT ?3",
         ))?;
         let rows = query.query_map(params![ids, super::rows::figure(after), limit], |row| {
             let event = Event {

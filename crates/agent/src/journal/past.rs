@@ -13,7 +13,7 @@ use crate::model::policy::{JobPolicy, Of};
 use crate::model::retention::RetentionLimits;
 
 /// The setting that says which event was the last to be forgotten.
-const FORGOTTEN: &str = "events_forgotten";
+pub(super) const FORGOTTEN: &str = "events_forgotten";
 
 /// The ended jobs of a user that may go, but for jobs that a key or another job needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,28 +198,39 @@ fn needed(db: &Connection) -> rusqlite::Result<ReferencedJobs> {
     Ok(needed)
 }
 
-/// What of a table may go: rows up to this one.
+/// What of usage may go: rows up to this one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UpTo(i64);
 
-/// Up to where events may go, at most `limit` of them at once: those of before `told` and those that are more than
-/// `most`. `None`: none of them.
-pub fn events_beyond(
-    database: &Path,
-    told: Timestamp,
-    most: u64,
-    limit: u32,
-) -> Result<Option<UpTo>, StoreError> {
-    up_to(database, "event", "seq", "at", told, most, limit)
-}
-
-/// The same for rows of usage, by age.
+/// Up to where rows of usage may go by age, at most `limit` of them at once. `None`: none of them.
 pub fn usage_beyond(
     database: &Path,
     ended: Timestamp,
     limit: u32,
 ) -> Result<Option<UpTo>, StoreError> {
-    up_to(database, "usage", "id", "ended", ended, u64::MAX, limit)
+    let read = || -> rusqlite::Result<Option<UpTo>> {
+        let db = events::reader(database)?;
+        let end = |which: &str| -> rusqlite::Result<Option<i64>> {
+            db.query_row(&format!("SELECT {which}(id) FROM usage"), [], |row| {
+                row.get(0)
+            })
+        };
+        let (Some(first), Some(last)) = (end("min")?, end("max")?) else {
+            return Ok(None);
+        };
+        // The first that is young enough: what is before it was written before it.
+        let young: Option<i64> = db
+            .query_row(
+                "SELECT id FROM usage WHERE ended >= ?1 ORDER BY id LIMIT 1",
+                [ended.as_microsecond()],
+                |row| row.get(0),
+            )
+            .optional()?;
+        let aged = young.map_or(last, |young| young - 1);
+        let to = aged.min(first.saturating_add(i64::from(limit)).saturating_sub(1));
+        Ok((to >= first).then_some(UpTo(to)))
+    };
+    read().map_err(sql("find entries that are past their retention"))
 }
 
 /// What of a user's usage may go: rows up to this one.
@@ -251,43 +262,6 @@ pub fn usages_beyond(database: &Path, most: u64, limit: u32) -> Result<Vec<UserU
             found.push(UserUpTo { uid, to });
         }
         Ok(found)
-    };
-    read().map_err(sql("find entries that are past their retention"))
-}
-
-fn up_to(
-    database: &Path,
-    table: &str,
-    key: &str,
-    time: &str,
-    before: Timestamp,
-    most: u64,
-    limit: u32,
-) -> Result<Option<UpTo>, StoreError> {
-    let read = || -> rusqlite::Result<Option<UpTo>> {
-        let db = events::reader(database)?;
-        let end = |which: &str| -> rusqlite::Result<Option<i64>> {
-            db.query_row(&format!("SELECT {which}({key}) FROM {table}"), [], |row| {
-                row.get(0)
-            })
-        };
-        let (Some(first), Some(last)) = (end("min")?, end("max")?) else {
-            return Ok(None);
-        };
-        // Numbers grow by one, so that they count.
-        let counted = last.saturating_sub(rows::figure(most));
-        // The first that is young enough: what is before it was written before it.
-        let young: Option<i64> = db
-            .query_row(
-                &format!("SELECT {key} FROM {table} WHERE {time} >= ?1 ORDER BY {key} LIMIT 1"),
-                [before.as_microsecond()],
-                |row| row.get(0),
-            )
-            .optional()?;
-        let aged = young.map_or(last, |young| young - 1);
-        let most = first.saturating_add(i64::from(limit)).saturating_sub(1);
-        let to = counted.max(aged).min(most);
-        Ok((to >= first).then_some(UpTo(to)))
     };
     read().map_err(sql("find entries that are past their retention"))
 }
@@ -337,17 +311,6 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets events up to this one.
-    pub fn forget_events(&self, UpTo(to): UpTo) -> Result<(), StoreError> {
-        let forget = || -> rusqlite::Result<usize> {
-            self.db
-                .prepare_cached("DELETE FROM event WHERE seq <= ?1")?
-                .execute([to])
-        };
-        forget().map_err(sql("delete events"))?;
-        self.set_setting(FORGOTTEN, &to.to_string())
-    }
-
     /// Forgets what a user used, up to this row.
     pub fn forget_usage_of(&self, UserUpTo { uid, to }: UserUpTo) -> Result<(), StoreError> {
         let forget = || -> rusqlite::Result<usize> {
@@ -373,17 +336,6 @@ impl Store {
 
 /// The last event that was forgotten; 0 while none was.
 pub fn events_forgotten(database: &Path) -> Result<u64, StoreError> {
-    let read = || forgotten(&events::reader(database)?);
-    read().map_err(sql("read the range of kept events"))
-}
-
-fn forgotten(db: &Connection) -> rusqlite::Result<u64> {
-    let found: Option<String> = db
-        .query_row(
-            "SELECT value FROM setting WHERE name = ?1",
-            [FORGOTTEN],
-            |row| row.get(0),
-        )
-        .optional()?;
+    let found = super::setting_of(database, FORGOTTEN)?;
     Ok(found.and_then(|text| text.parse().ok()).unwrap_or(0))
 }

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use divvy_api::home::Home;
 use divvy_core::{GpuUuid, Grant, JobId, JobState};
@@ -18,7 +18,7 @@ use crate::host::clock::now;
 use crate::host::error::error_chain;
 use crate::job_dir::processes::survivors;
 use crate::job_dir::replica::Replica;
-use crate::job_dir::{JobDir, LaunchSpec, Record, RecordError};
+use crate::job_dir::{JobDir, LaunchSpec, Record, RecordError, later_runs};
 use crate::journal::{Store, StoreError};
 use crate::model::job::Job;
 
@@ -163,9 +163,8 @@ pub fn is_alive(dir: &JobDir, record: &Record) -> Result<bool, RecordError> {
 
 /// The folder of a job's last run.
 pub fn last_run(folder: &Path) -> JobDir {
-    let again = (1..).map(|run| folder.join(format!("run-{run}")));
-    let last: Option<PathBuf> = again.take_while(|run| run.is_dir()).last();
-    JobDir::new(last.unwrap_or_else(|| folder.to_owned()))
+    let last = later_runs(folder).pop_last();
+    JobDir::new(last.map_or_else(|| folder.to_owned(), |(_, last)| last))
 }
 
 /// Whether a folder is this user's, and no link.

@@ -14,12 +14,13 @@ use std::time::Duration;
 
 use divvy_api::home::Home;
 use divvy_core::JobId;
+use jiff::Timestamp;
 
-use crate::host::clock::now;
+use crate::host::clock::{boot_ns, now};
 use crate::host::error::error_chain;
 use crate::host::live::Live;
-use crate::journal::{self, StoreError, UpTo, UserUpTo};
-use crate::model::retention::{self, RetentionPolicy, before};
+use crate::journal::{self, EventCounts, ExpiredEvents, StoreError, UpTo, UserUpTo};
+use crate::model::retention::{self, EventLimits, PruneClock, RetentionPolicy, before};
 use logs::Logs;
 
 /// Interval of checking the limits.
@@ -33,11 +34,19 @@ const FOUND: usize = 4096;
 
 const ROWS: u32 = 500;
 
+/// The setting with the [`PruneClock`].
+pub const PRUNE_CLOCK: &str = "prune_clock";
+
+/// Seconds. An idle daemon writes the setting as often.
+const DAY: i64 = 24 * 3600;
+
 /// The rows that the controller is to forget.
 #[derive(Clone, Debug)]
 pub enum PruneBatch {
     Jobs(Vec<JobId>),
-    Events(UpTo),
+    Events(ExpiredEvents),
+    /// The setting [`PRUNE_CLOCK`].
+    Clock(String),
     Usage(UpTo),
     UserUsage(Vec<UserUpTo>),
     /// Users with more ended jobs than are kept, none of which may be forgotten: they submit nothing more for now.
@@ -57,6 +66,14 @@ pub struct Pruner {
     logs: Logs,
     /// As the controller knows them.
     users_over_limit: BTreeSet<u32>,
+    events: EventCounts,
+    /// Users whose events of less than a day were deleted, which the log has reported.
+    lost_events: BTreeSet<Option<u32>>,
+    clock: Option<PruneClock>,
+    /// The setting that the journal has.
+    kept_clock: Option<PruneClock>,
+    /// The log has reported that the clock is ahead.
+    is_ahead: bool,
 }
 
 impl Pruner {
@@ -68,6 +85,11 @@ impl Pruner {
             undeletable: HashSet::new(),
             logs: Logs::default(),
             users_over_limit: BTreeSet::new(),
+            events: EventCounts::default(),
+            lost_events: BTreeSet::new(),
+            clock: None,
+            kept_clock: None,
+            is_ahead: false,
         }
     }
 
@@ -97,7 +119,8 @@ impl Pruner {
     fn prune(&mut self) -> Result<(), StoreError> {
         let database = self.home.database();
         let policy = *self.retention.get();
-        let beyond = retention::expired(&policy, now());
+        let now = self.horizon()?;
+        let beyond = retention::expired(&policy, now);
         let cuts = journal::cuts(&database, beyond)?;
         loop {
             let most = FOUND + self.undeletable.len();
@@ -121,13 +144,8 @@ impl Pruner {
         let ended = journal::ended_jobs(&database)?;
         self.logs
             .enforce_budget(&self.home, &ended, policy.max_log_bytes.unwrap_or(u64::MAX));
-        let most = retention::max_events(&policy);
-        while let Some(to) = journal::events_beyond(&database, beyond.ended, most, ROWS)? {
-            if !self.request_prune(PruneBatch::Events(to)) {
-                break;
-            }
-        }
-        let used = before(now(), policy.usage_for);
+        self.prune_events(&retention::expired_events(&policy, now))?;
+        let used = before(now, policy.usage_for);
         while let Some(to) = journal::usage_beyond(&database, used, ROWS)? {
             if !self.request_prune(PruneBatch::Usage(to)) {
                 break;
@@ -139,6 +157,56 @@ impl Pruner {
             if users.is_empty() || !self.request_prune(PruneBatch::UserUsage(users)) {
                 break;
             }
+        }
+        Ok(())
+    }
+
+    /// The time that counts as now: the clock's, unless it is far ahead of the time that has passed.
+    fn horizon(&mut self) -> Result<Timestamp, StoreError> {
+        if self.clock.is_none() {
+            let kept = journal::setting_of(&self.home.database(), PRUNE_CLOCK)?;
+            self.kept_clock = kept.and_then(|kept| PruneClock::parse(&kept));
+            self.clock = self.kept_clock.clone();
+        }
+        let (wall, boot) = (now(), divvy_api::home::machine::boot());
+        let up = Duration::from_nanos(boot_ns());
+        let horizon = PruneClock::horizon(&mut self.clock, wall, &boot, up);
+        if (horizon < wall) != self.is_ahead {
+            self.is_ahead = horizon < wall;
+            match self.is_ahead {
+                true => tracing::warn!(
+                    clock = %wall,
+                    deletes_up_to = %horizon,
+                    "the clock is far ahead of the time since the last look: retention follows it by a day an hour; set \
+                     the clock if it is wrong"
+                ),
+                false => tracing::info!(clock = %wall, "retention agrees with the clock again"),
+            }
+        }
+        let day = |clock: &PruneClock| clock.pruned().as_second() / DAY;
+        if let Some(clock) = self.clock.clone()
+            && self.kept_clock.as_ref().map(day) != Some(day(&clock))
+            && self.request_prune(PruneBatch::Clock(clock.to_setting()))
+        {
+            self.kept_clock = Some(clock);
+        }
+        Ok(horizon)
+    }
+
+    fn prune_events(&mut self, limits: &EventLimits) -> Result<(), StoreError> {
+        let database = self.home.database();
+        self.events.count(&database)?;
+        while let Some(expired) = self.events.expired(&database, limits, ROWS)? {
+            if expired.is_young && self.lost_events.insert(expired.pot.uid) {
+                tracing::warn!(
+                    uid = expired.pot.uid,
+                    "the user's jobs have more events within a day than are kept: their oldest are deleted"
+                );
+            }
+            if !self.request_prune(PruneBatch::Events(expired)) {
+                break;
+            }
+            self.events.remove(&expired);
         }
         Ok(())
     }

@@ -12,11 +12,11 @@ use divvy_core::{
 use divvy_testkit::Rng;
 use jiff::{SignedDuration, Timestamp};
 
-use super::past::{cuts, events_beyond, jobs_beyond, usages_beyond};
+use super::past::{cuts, jobs_beyond, usages_beyond};
 use super::tests::new;
 use super::*;
 use crate::model::job::Job;
-use crate::model::retention::RetentionLimits;
+use crate::model::retention::{EventLimits, RetentionLimits};
 
 const GPUS: u8 = 8;
 const WAITING: usize = 100;
@@ -183,14 +183,25 @@ fn forget(store: &Store, path: &Path, now: Timestamp) {
         keys: now,
     };
     let cuts = cuts(path, beyond).unwrap();
+    let mut counts = EventCounts::default();
+    counts.count(path).unwrap();
     loop {
         let jobs = jobs_beyond(path, &cuts, now, 1000).unwrap();
         store.begin().unwrap();
         store.forget_jobs(&jobs).unwrap();
         for _ in 0..10 {
             let most = u64::from(KEPT) * 10;
-            if let Some(to) = events_beyond(path, Timestamp::UNIX_EPOCH, most, 10_000).unwrap() {
-                store.forget_events(to).unwrap();
+            let limits = EventLimits {
+                before: Timestamp::UNIX_EPOCH,
+                acts_before: Timestamp::UNIX_EPOCH,
+                young: Timestamp::MAX,
+                most,
+                most_young: most,
+                bytes: u64::MAX,
+            };
+            if let Some(expired) = counts.expired(path, &limits, 10_000).unwrap() {
+                store.forget_events(&expired).unwrap();
+                counts.remove(&expired);
             }
             for user in usages_beyond(path, most, 10_000).unwrap() {
                 store.forget_usage_of(user).unwrap();

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use super::*;
 use crate::model::bypass::Bypass;
 use crate::model::job::{Allocation, AllocationStats, Job, JobSpec, NewJob};
-use crate::model::retention::RetentionLimits;
+use crate::model::retention::{EventLimits, RetentionLimits};
 use crate::model::usage::{Metered, Span};
 
 /// A job of uid 1000's that asks for 4 GiB, as it was submitted.
@@ -614,7 +614,7 @@ fn ended_at(store: &Store, second: i64, key: Option<&str>) -> JobId {
 }
 
 /// The same of this user.
-fn ended_of(store: &Store, uid: u32, second: i64) -> JobId {
+pub fn ended_of(store: &Store, uid: u32, second: i64) -> JobId {
     let mut job = new(None);
     job.spec.credentials.uid = uid;
     ended(store, second, job)
@@ -867,7 +867,7 @@ fn bypasses_that_are_forgotten_with_their_jobs_were_all_the_same() {
 }
 
 #[test]
-fn events_and_usage_go_in_steps_and_what_went_is_known() {
+fn usage_goes_in_steps_and_numbers_of_deleted_events_are_never_used_again() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.db");
     let store = Store::open(&path).unwrap();
@@ -876,24 +876,30 @@ fn events_and_usage_go_in_steps_and_what_went_is_known() {
         store.append_event(time(second), None, "x", "").unwrap();
     }
     assert_eq!(events_forgotten(&path).unwrap(), 0);
-    assert_eq!(events_beyond(&path, time(1), 10, 100).unwrap(), None);
-    let step = events_beyond(&path, time(8), 10, 3).unwrap().unwrap();
-    store.forget_events(step).unwrap();
-    assert_eq!(events_forgotten(&path).unwrap(), 3);
-    while let Some(step) = events_beyond(&path, time(8), 10, 3).unwrap() {
-        store.forget_events(step).unwrap();
-    }
-    let left = |after| -> Vec<u64> {
-        let events = events_after(&path, after, 100, None).unwrap();
-        events.iter().map(|one| one.event.seq).collect()
+    let limits = |before| EventLimits {
+        before,
+        acts_before: before,
+        young: Timestamp::MAX,
+        most: 10,
+        most_young: 10,
+        bytes: u64::MAX,
     };
-    assert_eq!(left(0), [8, 9, 10]);
-    let step = events_beyond(&path, time(0), 1, 100).unwrap().unwrap();
-    store.forget_events(step).unwrap();
-    assert_eq!(left(0), [10], "by number");
-    let step = events_beyond(&path, time(99), 10, 100).unwrap().unwrap();
-    store.forget_events(step).unwrap();
-    assert_eq!((left(0), events_forgotten(&path).unwrap()), (vec![], 10));
+    let mut counts = EventCounts::default();
+    counts.count(&path).unwrap();
+    assert_eq!(counts.expired(&path, &limits(time(1)), 100).unwrap(), None);
+    let mut prune = |before, rows| {
+        let expired = counts.expired(&path, &limits(before), rows).unwrap();
+        let expired = expired.expect("some may go");
+        store.forget_events(&expired).unwrap();
+        counts.remove(&expired);
+        events_forgotten(&path).unwrap()
+    };
+    assert_eq!(prune(time(8), 3), 3);
+    assert_eq!(prune(time(8), 100), 7);
+    let left = events_after(&path, 0, 100, None).unwrap();
+    let left: Vec<u64> = left.iter().map(|one| one.event.seq).collect();
+    assert_eq!(left, [8, 9, 10]);
+    assert_eq!(prune(Timestamp::MAX, 100), 10);
     let next = store.append_event(time(11), None, "x", "").unwrap();
     assert_eq!(next.seq, 11, "numbers go on");
 

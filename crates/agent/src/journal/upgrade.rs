@@ -147,6 +147,20 @@ fn stored_events_get_the_new_names_of_their_kinds() {
         "found by its kind"
     );
     assert!(!store.has_uncounted_event(JobId(3)).unwrap());
+    let db = Connection::open(&path).unwrap();
+    let count = |of: &str| -> u64 {
+        let query = format!("SELECT count(*) FROM event WHERE {of}");
+        db.query_row(&query, [], |row| row.get(0)).unwrap()
+    };
+    assert_eq!(
+        count("job = 2 AND uid = 1000"),
+        3,
+        "they count for its owner"
+    );
+    assert_eq!(
+        (count("job IS NULL AND uid IS NULL"), count("act = 1")),
+        (1, 0)
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@ use divvy_api::v1::Event;
 #[derive(Clone, Debug)]
 pub struct JobEvent {
     pub event: Event,
-    /// The uid of the job's owner; `None` for an event of no job, and of a job that is not kept any more.
+    /// The uid of the job's owner; `None` for an event of no job.
     pub owner: Option<u32>,
 }
 

@@ -3,13 +3,18 @@
 //! All users can make files in the folder, so nothing that a reader finds there is trusted but the file's owner and its
 //! write lock, which no other user can take ([`divvy_ledger::ofd`]). A name with a nonce cannot be taken beforehand, and
 //! in a sticky folder no other user can remove or replace the file.
+//!
+//! The folders can have very many other files, so a daemon lists each of them once ([`Place::watch`]). After that the
+//! kernel reports each new name: a file gets its name by a rename, and the rename returns after inotify has queued the
+//! name. So a daemon whose file another reader does not know yet has not read the others' entries either.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::os::fd::OwnedFd;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,6 +22,7 @@ use std::time::{Duration, SystemTime};
 
 use divvy_api::home::machine;
 use divvy_ledger::ofd;
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, fchmod, fstat, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -129,6 +135,23 @@ pub struct Place {
 struct Folder {
     path: PathBuf,
     fd: OwnedFd,
+    watch: Option<NameWatch>,
+}
+
+/// The names of a folder, and the kernel's reports of new ones.
+struct NameWatch {
+    inotify: OwnedFd,
+    names: Names,
+    /// The folder has been listed, and no report was lost since.
+    is_complete: bool,
+}
+
+/// Names that have the form of the registry's.
+#[derive(Clone, Default)]
+struct Names {
+    of_files: BTreeMap<CString, Name>,
+    /// The owner of the first file beyond [`NAMES`] of them.
+    flooded_by: Option<u32>,
 }
 
 /// What an entry of another daemon comes to.
@@ -146,18 +169,30 @@ pub struct Listing {
     pub position: Position,
 }
 
-/// The mark of living supervisors.
-pub struct Hold {
+/// A file of this process, whose write lock lasts as long as it is open.
+pub struct Published {
     name: String,
-    _file: File,
+    file: File,
 }
+
+impl Published {
+    /// Writes the next copy of an entry.
+    ///
+    /// # Errors
+    /// In words; the entry of before stays whole.
+    pub fn write(&self, entry: &mut Entry) -> Result<(), String> {
+        write(&self.file, entry)
+    }
+}
+
+/// The mark of living supervisors.
+pub struct Hold(Published);
 
 impl Hold {
     /// Removes the mark of a process without copies. The marks of others are removed by their daemon.
     pub fn release(self) {
-        for folder in Place::find().iter().flat_map(|place| &place.folders) {
-            // It lies in one of the folders.
-            let _ = unlinkat(&folder.fd, &self.name, AtFlags::empty());
+        if let Ok(place) = Place::find() {
+            place.remove(&self.0);
         }
     }
 }
@@ -203,11 +238,26 @@ impl Place {
         Ok(Self { folders })
     }
 
-    /// Writes an entry and returns its file, whose write lock lasts as long as it is open.
+    /// Lists the folders now, and has the kernel report new names from now on.
+    pub fn watch(&mut self) {
+        for folder in &mut self.folders {
+            // Without one, each look lists the folder: the user's inotify instances may be used up.
+            folder.watch = NameWatch::new(&folder.fd).ok();
+        }
+    }
+
+    /// Ends the reports, of which a user can have few.
+    pub fn unwatch(&mut self) {
+        for folder in &mut self.folders {
+            folder.watch = None;
+        }
+    }
+
+    /// Writes an entry and returns its file.
     ///
     /// # Errors
     /// In words, when no folder takes it.
-    pub fn publish(&self, owner: Owner, entry: &mut Entry) -> Result<File, String> {
+    pub fn publish(&self, owner: Owner, entry: &mut Entry) -> Result<Published, String> {
         self.create(Name::new(ENTRY, owner), |file| {
             // Both copies are written, so that no later write needs more of the disk.
             write(file, entry)?;
@@ -217,12 +267,9 @@ impl Place {
 
     /// A locked hold file of this daemon; `None` when no folder takes it.
     pub fn hold(&self, owner: Owner) -> Option<Hold> {
-        let name = Name::new(HOLD, owner);
-        let file = self.create(name, |_| Ok(())).ok()?;
-        Some(Hold {
-            name: name.to_string(),
-            _file: file,
-        })
+        self.create(Name::new(HOLD, owner), |_| Ok(()))
+            .ok()
+            .map(Hold)
     }
 
     /// Creates a file that no reader sees before it is locked and whole.
@@ -230,11 +277,14 @@ impl Place {
         &self,
         name: Name,
         mut fill: impl FnMut(&File) -> Result<(), String>,
-    ) -> Result<File, String> {
+    ) -> Result<Published, String> {
         let mut why = String::new();
         for folder in &self.folders {
             match folder.create(name, &mut fill) {
-                Ok(file) => return Ok(file),
+                Ok(file) => {
+                    let name = name.to_string();
+                    return Ok(Published { name, file });
+                }
                 Err(error) => why = format!("{}: {error}", folder.path.display()),
             }
         }
@@ -242,7 +292,7 @@ impl Place {
     }
 
     /// The entries of this daemon's earlier processes that still count.
-    pub fn own(&self, owner: Owner) -> Vec<Entry> {
+    pub fn own(&mut self, owner: Owner) -> Vec<Entry> {
         let listed = self.listed(|found| found == owner);
         let entries = listed.into_iter().filter_map(|one| match one.position {
             Position::Holds(entry) => Some(entry),
@@ -252,7 +302,7 @@ impl Place {
     }
 
     /// The entries of all other daemons that count.
-    pub fn others(&self, owner: Owner) -> Vec<Listing> {
+    pub fn others(&mut self, owner: Owner) -> Vec<Listing> {
         let (found, floods) = self.found(|found| found != owner);
         let floods = floods.into_iter().map(|uid| Listing {
             owner: Owner { uid, home: 0 },
@@ -262,39 +312,37 @@ impl Place {
     }
 
     /// The entries that count of the daemons that `wanted` names.
-    pub fn listed(&self, wanted: impl Fn(Owner) -> bool) -> Vec<Listing> {
+    pub fn listed(&mut self, wanted: impl Fn(Owner) -> bool) -> Vec<Listing> {
         positions_of(self.found(wanted).0).collect()
     }
 
-    /// Removes an entry of this user.
-    pub fn remove(&self, entry: &File) {
-        let Ok(its) = fstat(entry) else { return };
+    /// Removes a file of this process.
+    pub fn remove(&self, its: &Published) {
         for folder in &self.folders {
-            let names = folder.names().0.into_iter();
-            let is_it = |text: &CStr| {
-                let stat = statat(&folder.fd, text, AtFlags::SYMLINK_NOFOLLOW);
-                stat.is_ok_and(|stat| stat.st_ino == its.st_ino && stat.st_dev == its.st_dev)
-            };
-            for (text, _) in names.filter(|(text, _)| is_it(text)) {
-                let _ = unlinkat(&folder.fd, &text, AtFlags::empty());
-            }
+            // It lies in one of the folders.
+            let _ = unlinkat(&folder.fd, &its.name, AtFlags::empty());
         }
     }
 
     /// The files of the daemons that `wanted` names, from all folders, and the users that have flooded a folder.
-    fn found(&self, wanted: impl Fn(Owner) -> bool) -> (BTreeMap<Owner, Found>, Vec<u32>) {
+    fn found(&mut self, wanted: impl Fn(Owner) -> bool) -> (BTreeMap<Owner, Found>, Vec<u32>) {
         let (mut all, mut floods) = (BTreeMap::new(), Vec::new());
         let mut seen: BTreeMap<(u32, &str), usize> = BTreeMap::new();
-        for folder in &self.folders {
-            let (names, flooded_by) = folder.names();
-            floods.extend(flooded_by);
-            for (text, name) in names {
+        for folder in &mut self.folders {
+            let names = folder.names();
+            floods.extend(names.flooded_by);
+            for (text, name) in names.of_files {
                 if name.kind == NEW || !wanted(name.owner) {
                     continue;
                 }
                 // Counted once the file has proved whose it is.
-                let Some(file) = folder.open_of(&text, name.owner.uid) else {
-                    continue;
+                let file = match folder.open_of(&text, name.owner.uid) {
+                    Opened::Its(file) => file,
+                    Opened::Never => {
+                        folder.forget(&text);
+                        continue;
+                    }
+                    Opened::NotNow => continue,
                 };
                 let count = seen.entry((name.owner.uid, name.kind)).or_default();
                 *count += 1;
@@ -312,13 +360,13 @@ impl Place {
     }
 
     /// Removes this user's files that count no more, but for the entry of `owner` that is in use.
-    pub fn remove_dead(&self, owner: Owner, takes_over: bool) {
+    pub fn remove_dead(&mut self, owner: Owner, takes_over: bool) {
         let me = geteuid().as_raw();
-        for folder in &self.folders {
+        for folder in &mut self.folders {
             let mut dead = Vec::new();
             let mut daemons: BTreeMap<Owner, Found> = BTreeMap::new();
-            for (text, name) in folder.names().0 {
-                let Some(file) = folder.open_of(&text, me) else {
+            for (text, name) in folder.names().of_files {
+                let Opened::Its(file) = folder.open_of(&text, me) else {
                     continue;
                 };
                 let found = daemons.entry(name.owner).or_default();
@@ -363,39 +411,43 @@ impl Folder {
         // A user may have a registry of their own, for tests.
         if is_shared || is_named && stat.st_uid == geteuid().as_raw() {
             let path = path.to_owned();
-            return Ok(Self { path, fd });
+            let watch = None;
+            return Ok(Self { path, fd, watch });
         }
         let what = "is no folder of root's that every user can write to, with the sticky bit";
         Err(format!("{shown} {what}"))
     }
 
-    /// The names in it that have the form of the registry's, and the owner of the first file beyond [`NAMES`] of them.
-    /// One pass: `/tmp` can have many other names, and each round of the controller reads it.
-    fn names(&self) -> (Vec<(CString, Name)>, Option<u32>) {
-        let Ok(dir) = Dir::read_from(&self.fd) else {
-            return (Vec::new(), None);
-        };
-        let mut names = dir.filter_map(Result::ok).filter_map(|entry| {
-            let text = entry.file_name();
-            Some((text.to_owned(), Name::parse(text)?))
-        });
-        let first = names.by_ref().take(NAMES).collect();
-        let flooded_by = names.next().map(|(beyond, _)| {
-            let stat = statat(&self.fd, &beyond, AtFlags::SYMLINK_NOFOLLOW);
-            stat.map_or(0, |stat| stat.st_uid)
-        });
-        (first, flooded_by)
+    /// The names in it that have the form of the registry's.
+    fn names(&mut self) -> Names {
+        match &mut self.watch {
+            Some(watch) => watch.names(&self.fd),
+            None => Names::listed(&self.fd).unwrap_or_default(),
+        }
+    }
+
+    /// Looks no more at a file that can become no entry, until the kernel reports its name again.
+    fn forget(&mut self, text: &CStr) {
+        if let Some(watch) = &mut self.watch {
+            watch.names.of_files.remove(text);
+        }
     }
 
     /// Opens a file for reading, if it is a regular file of this user under one name.
-    fn open_of(&self, text: &CStr, uid: u32) -> Option<File> {
+    fn open_of(&self, text: &CStr, uid: u32) -> Opened {
         // Opening a FIFO would wait, and opening a device may act.
         let flags =
             OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = File::from(openat(&self.fd, text, flags, Mode::empty()).ok()?);
-        let meta = file.metadata().ok()?;
-        let is_its = meta.is_file() && meta.uid() == uid && meta.nlink() == 1;
-        is_its.then_some(file)
+        let file = match openat(&self.fd, text, flags, Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Opened::Never,
+            Err(_) => return Opened::NotNow,
+        };
+        match file.metadata() {
+            Ok(meta) if !meta.is_file() || meta.uid() != uid => Opened::Never,
+            Ok(meta) if meta.nlink() == 1 => Opened::Its(file),
+            _ => Opened::NotNow,
+        }
     }
 
     fn create(
@@ -422,6 +474,93 @@ impl Folder {
             let _ = unlinkat(&self.fd, &new, AtFlags::empty());
         }
         finished.map(|()| file)
+    }
+}
+
+/// What a name of the registry's form leads to.
+enum Opened {
+    Its(File),
+    /// Nothing, or a file of another user or kind. Only a rename can put an entry there, and the kernel reports it.
+    Never,
+    /// No descriptor is left, or the file has a second name for now.
+    NotNow,
+}
+
+impl Names {
+    /// One pass over the folder: `/tmp` can have many other names.
+    fn listed(folder: &OwnedFd) -> Result<Self, Errno> {
+        let mut names = Self::default();
+        for entry in Dir::read_from(folder)? {
+            names.add(folder, entry?.file_name());
+            if names.flooded_by.is_some() {
+                break;
+            }
+        }
+        Ok(names)
+    }
+
+    fn add(&mut self, folder: &OwnedFd, text: &CStr) {
+        let Some(name) = Name::parse(text) else {
+            return;
+        };
+        if self.of_files.len() < NAMES {
+            self.of_files.insert(text.to_owned(), name);
+        } else if !self.of_files.contains_key(text) {
+            let stat = statat(folder, text, AtFlags::SYMLINK_NOFOLLOW);
+            self.flooded_by = Some(stat.map_or(0, |stat| stat.st_uid));
+        }
+    }
+}
+
+impl NameWatch {
+    fn new(folder: &OwnedFd) -> Result<Self, Errno> {
+        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        // The descriptor's own link: the folder's path may lead elsewhere by now.
+        let path = format!("/proc/self/fd/{}", folder.as_raw_fd());
+        inotify::add_watch(&inotify, path, WatchFlags::MOVED_TO | WatchFlags::ONLYDIR)?;
+        let mut watch = Self {
+            inotify,
+            names: Names::default(),
+            is_complete: false,
+        };
+        watch.names(folder);
+        Ok(watch)
+    }
+
+    fn names(&mut self, folder: &OwnedFd) -> Names {
+        if self.is_complete {
+            self.is_complete = self.take_reports(folder).is_ok();
+        }
+        // While there are too many, no GPU counts as free, and each look finds out whether there still are.
+        if !self.is_complete || self.names.flooded_by.is_some() {
+            // Lists after the watch has begun, so no name is in neither.
+            let listed = Names::listed(folder);
+            self.is_complete = listed.is_ok();
+            if let Ok(names) = listed {
+                self.names = names;
+            }
+        }
+        self.names.clone()
+    }
+
+    /// # Errors
+    /// When reports were lost: the kernel keeps the newest 16,384 (`fs.inotify.max_queued_events`).
+    fn take_reports(&mut self, folder: &OwnedFd) -> Result<(), Errno> {
+        let mut buffer = [MaybeUninit::uninit(); 16 * 1024];
+        let mut reader = inotify::Reader::new(&self.inotify, &mut buffer);
+        loop {
+            match reader.next() {
+                Ok(event) if event.events().contains(ReadFlags::MOVED_TO) => {
+                    if let Some(text) = event.file_name() {
+                        self.names.add(folder, text);
+                    }
+                }
+                Ok(_) => return Err(Errno::OVERFLOW),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
     }
 }
 
@@ -519,11 +658,8 @@ fn read(file: &File) -> Option<Entry> {
     None
 }
 
-/// Writes the next copy of an entry.
-///
-/// # Errors
-/// In words; the entry of before stays whole.
-pub fn write(file: &File, entry: &mut Entry) -> Result<(), String> {
+/// Writes the next copy of an entry; the entry of before stays whole if it fails.
+fn write(file: &File, entry: &mut Entry) -> Result<(), String> {
     let (copy, at) = entry.next_copy();
     file.write_all_at(&copy, at)
         .map_err(|error| error.to_string())
@@ -577,7 +713,7 @@ mod tests {
     #[test]
     fn an_entry_counts_while_its_daemon_or_a_supervisor_lives() {
         let folder = TempDir::new().unwrap();
-        let place = place(&folder);
+        let mut place = place(&folder);
         let mut entry = half();
         let file = place.publish(owner(1), &mut entry).unwrap();
         let expected = vec![Listing {
@@ -599,7 +735,7 @@ mod tests {
     #[test]
     fn the_entry_of_a_killed_run_counts_no_more() {
         let folder = TempDir::new().unwrap();
-        let place = place(&folder);
+        let mut place = place(&folder);
         let mut run = half();
         run.writer = Writer::Run;
         let file = place.publish(owner(1), &mut run).unwrap();
@@ -614,7 +750,7 @@ mod tests {
     #[test]
     fn a_reader_takes_nothing_that_another_user_made_up() {
         let folder = TempDir::new().unwrap();
-        let place = place(&folder);
+        let mut place = place(&folder);
         let file = place.publish(owner(1), &mut half()).unwrap();
         let real = folder.path().join(&names(&folder)[0]);
         let named = |kind, home, nonce| {
@@ -661,15 +797,15 @@ mod tests {
     #[test]
     fn a_live_entry_that_cannot_be_read_is_reported_and_a_dead_one_is_not() {
         let folder = TempDir::new().unwrap();
-        let place = place(&folder);
+        let mut place = place(&folder);
         let file = place.publish(owner(1), &mut half()).unwrap();
-        file.write_all_at(&[0xa5; FILE], 0).unwrap();
+        file.file.write_all_at(&[0xa5; FILE], 0).unwrap();
         let unreadable = [Listing {
             owner: owner(1),
             position: Position::Unreadable,
         }];
         assert_eq!(place.others(owner(2)), unreadable);
-        file.set_len(10).unwrap();
+        file.file.set_len(10).unwrap();
         assert_eq!(place.others(owner(2)), unreadable);
         drop(file);
         assert_eq!(place.others(owner(2)), []);
@@ -678,7 +814,7 @@ mod tests {
     #[test]
     fn more_files_than_a_reader_looks_at_hide_no_entry() {
         let folder = TempDir::new().unwrap();
-        let place = place(&folder);
+        let mut place = place(&folder);
         for nonce in 0..=NAMES as u64 {
             let owner = owner(1);
             let name = Name {
@@ -693,12 +829,68 @@ mod tests {
         assert_eq!(others.len(), 1, "the flood is reported: {others:?}");
         assert_eq!(others[0].position, Position::Unreadable);
         assert!(begun.elapsed() < Duration::from_secs(2));
+        place.watch();
+        assert_eq!(place.others(owner(2)), others);
+        for name in names(&folder) {
+            std::fs::remove_file(folder.path().join(name)).unwrap();
+        }
+        assert_eq!(place.others(owner(2)), [], "the flood is over");
+    }
+
+    #[test]
+    fn a_watching_daemon_lists_a_folder_once_and_finds_each_new_entry() {
+        let folder = TempDir::new().unwrap();
+        let [mut watching, other] = [place(&folder), place(&folder)];
+        let homes = |place: &mut Place| {
+            let others = place.others(owner(0)).into_iter();
+            others
+                .map(|listing| listing.owner.home)
+                .collect::<Vec<u64>>()
+        };
+        let before = other.publish(owner(1), &mut half()).unwrap();
+        watching.watch();
+        // No daemon makes a file under its final name, so a reader that finds this one has listed the folder again.
+        let name = Name::new(ENTRY, owner(2)).to_string();
+        let unreported = File::create(folder.path().join(name)).unwrap();
+        assert!(ofd::try_mark_in_use(&unreported).unwrap());
+        let after = other.publish(owner(3), &mut half()).unwrap();
+        assert_eq!(homes(&mut watching), [1, 3]);
+        other.remove(&before);
+        assert_eq!(homes(&mut watching), [3]);
+        // The name is free now, and a rename may give it to an entry again.
+        let moved = |from: &Published, to: &Published| {
+            let path = |published: &Published| folder.path().join(&published.name);
+            std::fs::rename(path(from), path(to)).unwrap();
+        };
+        moved(&after, &before);
+        assert_eq!(homes(&mut watching), [1]);
+        drop(unreported);
+    }
+
+    #[test]
+    fn a_daemon_lists_the_registry_again_when_the_kernel_has_lost_reports() {
+        let folder = TempDir::new().unwrap();
+        let [mut watching, other] = [place(&folder), place(&folder)];
+        watching.watch();
+        let queued = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
+        let queued: u32 = queued.trim().parse().unwrap();
+        let (one, two) = (folder.path().join("one"), folder.path().join("two"));
+        std::fs::write(&one, "").unwrap();
+        // Two in a row with one name would be one report.
+        for _ in 0..=queued / 2 {
+            std::fs::rename(&one, &two).unwrap();
+            std::fs::rename(&two, &one).unwrap();
+        }
+        let file = other.publish(owner(1), &mut half()).unwrap();
+        assert_eq!(watching.others(owner(2)).len(), 1);
+        drop(file);
+        assert_eq!(watching.others(owner(2)), []);
     }
 
     #[test]
     fn what_a_daemon_keeps_counts_without_a_process_for_a_while() {
         let folder = TempDir::new().unwrap();
-        let place = place(&folder);
+        let mut place = place(&folder);
         let mut entry = half();
         let gpu = divvy_core::GpuUuid::from_bytes([2; 16]);
         let more = Amount {
@@ -751,7 +943,7 @@ mod tests {
     #[test]
     fn twenty_entries_are_read_within_the_time_of_a_round() {
         let folder = TempDir::new().unwrap();
-        let place = place(&folder);
+        let mut place = place(&folder);
         let mut files = Vec::new();
         for home in 0..20 {
             files.push(place.publish(owner(home), &mut half()).unwrap());

@@ -368,7 +368,7 @@ fn make_propagation_slave() -> Result<(), BindMountError> {
 /// Opens a file that a job's environment names: with root's rights it could be one that its user must not reach.
 fn open_as(user: Option<&Identity>, path: &Path) -> Result<OwnedFd, BindMountError> {
     match user {
-        Some(user) => user.run(|| open(path)).map_err(failed("open", path))?,
+        Some(user) => user.open(|| open(path)).map_err(failed("open", path))?,
         None => open(path),
     }
 }

@@ -17,9 +17,9 @@ use super::injection;
 use super::resolve_program::{self, LaunchError};
 use crate::exec::terminal;
 use crate::host::cgroup::{Cgroup, CgroupEntry, CgroupStatus};
-use crate::host::process;
 use crate::host::run_as::Identity;
 use crate::host::task_limits::{TaskBound, UserLimit};
+use crate::host::{device_nodes, process};
 use crate::job_dir::LaunchSpec;
 use crate::job_dir::OutputFiles;
 use crate::job_dir::injection::{InjectedLimiter, InjectionMode};
@@ -90,6 +90,13 @@ impl<'a> Launcher<'a> {
                 .map_err(|error| held = without_group(&path, &error))
                 .ok()
         });
+        if spec.refuse_gpus
+            && let Some(doors) = &doors
+            && let Err(error) = device_nodes::refuse_all_in(doors.folder())
+        {
+            // The daemon ends what uses a GPU all the same.
+            tracing::debug!(%error, "cannot keep the group from the GPUs' device nodes");
+        }
         let no_group = || {
             held.because
                 .clone()
@@ -204,7 +211,12 @@ impl<'a> Launcher<'a> {
     /// # Errors
     /// As a shell would say it.
     pub fn start_exec(&mut self, command: &[String], ends: &ExecStdio) -> Result<u32, LaunchError> {
-        let spec = self.spec;
+        // The job may have run for days.
+        let user = self.spec.user.clone().map(Identity::with_present_groups);
+        let spec = &LaunchSpec {
+            user,
+            ..self.spec.clone()
+        };
         let (name, args) = command.split_first().ok_or_else(LaunchError::empty)?;
         let mut env = self.env.clone();
         if let ExecStdio::Terminal(_, kind) = ends {

@@ -228,6 +228,10 @@ async fn a_program_that_fails_is_started_again_as_often_as_was_said_and_no_more(
     let retried_events = events.iter().filter(|event| event.kind == "retried");
     let texts: Vec<_> = retried_events.map(|event| event.text.as_str()).collect();
     assert_eq!(texts, ["exited with code 9", "exited with code 9"]);
+    let pauses = end.ended_at.unwrap().duration_since(end.submitted_at);
+    assert!(pauses.as_millis() >= 1000, "{pauses}");
+    let runs = ["run-1", "run-2"].map(|run| Path::new(&end.directory).join(run).exists());
+    assert_eq!(runs, [false, true], "the first and the last stay");
 
     fs::remove_file(&ran).unwrap();
     let job = client.submit(&retried(1)).await.unwrap();

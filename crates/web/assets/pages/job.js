@@ -62,12 +62,12 @@ export function Job({ job }) {
     ${data.state !== "queued" && html`<${Log} job=${data} />`}
     <div class="cards two">
       <section class="card" aria-labelledby="oom"><h2 id="oom">Refused memory</h2>
-        <${Refusals} job=${job} denials=${live?.denials} /></section>
+        <${Refusals} job=${reference(data)} denials=${live?.denials} /></section>
       <section class="card" aria-labelledby="advice"><h2 id="advice">Advice</h2>
         <${Advice} job=${data} isLive=${isLive} onDone=${again} />
         ${data.state !== "ended" && html`<${Resize} job=${data} onDone=${again} />`}</section>
     </div>
-    <${Events} job=${job} />
+    <${Events} job=${reference(data)} />
     <section class="card" aria-labelledby="facts"><h2 id="facts">Facts</h2>
       <${Facts} facts=${facts(data, now)} />
       <p><${Command} text=${`divvy describe ${reference(data)}`} /></p>

@@ -35,10 +35,12 @@ export function Command({ text }) {
 
 /**
  * A refusal of the daemon with its hint, whose commands can be copied.
- * @param {{ error: any, what?: string }} props
+ * @param {{ error: any, what?: string, isAction?: boolean }} props
  */
-export function Refusal({ error, what }) {
+export function Refusal({ error, what, isAction }) {
   if (!error) return null;
+  // What the caller may not read is no fault, and a page of another user's job has four such parts.
+  if (error.code === "not_allowed" && !isAction) return html`<p class="quiet">${label(error.message, 500)}</p>`;
   const hint = commands(label(error.hint ?? "", 500));
   return html`<div class="refused" role="alert">
     <p>! ${what ? `${what}: ` : ""}${label(error.message, 500)}</p>
@@ -126,7 +128,7 @@ export function Confirm() {
     ${asked.detail && html`<p>${asked.detail}</p>`}
     <p>This does the same as:</p>
     <p><${Command} text=${command(asked)} /></p>
-    <${Refusal} error=${error} />
+    <${Refusal} error=${error} isAction />
     <div class="row end">
       <button type="button" data-back="" onClick=${close}>Back</button>
       <button type="button" class="primary" data-confirm=${asked.verb} disabled=${isBusy} onClick=${act}>

@@ -49,7 +49,7 @@ async function figures(of, range, known, signal) {
 function subject(job, gpu) {
   const slices = job.slices ?? [];
   const slice = slices.find((/** @type {any} */ one) => one.gpu_index === gpu);
-  return slice && slices.length > 1 ? `slice:${job.id}/${slice.label}` : `job:${job.id}`;
+  return slice && slices.length > 1 ? `slice:${reference(job)}/${slice.label}` : `job:${reference(job)}`;
 }
 
 /**
@@ -166,7 +166,7 @@ export function Curves({ job, live }) {
     `${job.id} ${span}`,
     async (signal, last) => ({
       at: Date.now() / 1000,
-      curve: await figures(`job:${job.id}`, range, last?.curve, signal),
+      curve: await figures(`job:${reference(job)}`, range, last?.curve, signal),
     }),
     { every: live ? range.look : 0 },
   );

@@ -179,6 +179,32 @@ fn a_process_without_the_limiter_is_told() {
 }
 
 #[test]
+fn a_notification_that_uses_a_gpu_is_killed_and_told() {
+    let home = preloaded("a100-80gb:1");
+    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let (probe, code) = (home.program("cudarc_probe"), home.scratch().join("code"));
+    let (gate, code) = (home.gate("never"), path(&code));
+    let sim = path(&home.path().join("sim"));
+    let line = format!(
+        "env -u CUDA_VISIBLE_DEVICES LD_LIBRARY_PATH={sim}/lib DIVVY_SIM_STATE={sim}/state \
+         setsid -w {probe} hold --bytes {TAKEN} --until-file {gate}; echo $? > {code}"
+    );
+    let job = home.submit(&["-g", "0.125", "--notify", &line], &["true"]);
+    home.ended(&job);
+    until("the notification's program has ended", || {
+        fs::read_to_string(&code).is_ok_and(|code| code == "137\n")
+    });
+    let events = home.items(&["events", &job]);
+    let told = events.iter().any(|event| {
+        let text = event["text"].as_str().unwrap_or_default();
+        event["kind"] == "bypass"
+            && text.contains("the job's notification uses GPU 0")
+            && text.contains("(cudarc_probe); the daemon kills it")
+    });
+    assert!(told, "{events:?}");
+}
+
+#[test]
 fn without_a_daemon_a_process_without_the_limiter_is_not_told() {
     let home = preloaded("a100-80gb:1");
     home.open("go");

@@ -19,11 +19,11 @@ use crate::controller::observe::{limiter_alarms, reconcile, usage};
 use crate::controller::runtime::{ActiveJob, Runtime};
 use crate::controller::state::{Jobs, State};
 use crate::gpu::slice;
-use crate::host::clock::now;
+use crate::host::clock::{Instant, now};
 use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
 use crate::job_dir::replica::Replica;
-use crate::job_dir::{ExitRecord, RunOutcome};
+use crate::job_dir::{self, ExitRecord, RunOutcome};
 use crate::journal::StoreError;
 use crate::model::oom;
 
@@ -129,10 +129,29 @@ pub(in crate::controller) fn finalize(
     }
     let words = job.reason.clone().unwrap_or_default();
     match failed {
-        true => requeue::requeue_after_run(&mut state.jobs, fx, io, id, "retried", &words),
+        true => {
+            let ran = job.started_at.map(|began| now().duration_since(began));
+            let ran = ran.and_then(|ran| Duration::try_from(ran).ok());
+            let pause = retry_pause(job.run_state.failures).saturating_sub(ran.unwrap_or_default());
+            if !pause.is_zero() {
+                state.jobs.pauses.insert(id, Instant::now() + pause);
+            }
+            requeue::requeue_after_run(&mut state.jobs, fx, io, id, "retried", &words)
+        }
         false => requeue::requeue_after_run(&mut state.jobs, fx, io, id, "requeued", &words),
     }
 }
+
+/// How long after its last start a job starts again that has failed so often: at once, then 1, 2, 4 … 60 s. A program that
+/// fails at once would otherwise start a hundred times a second.
+fn retry_pause(failures: u32) -> Duration {
+    match failures {
+        0 | 1 => Duration::ZERO,
+        more => Duration::from_secs(1 << (more - 2).min(6)).min(LONGEST_PAUSE),
+    }
+}
+
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Stores the slice's peaks and denials in the journal, before [`release`] removes the slice.
 pub(in crate::controller) fn save_allocation_stats(
@@ -251,6 +270,12 @@ pub(in crate::controller) fn release(jobs: &mut Jobs, fx: &mut Effects, io: &Io)
         if let Err(error) = dir.erase_spec() {
             tracing::warn!(job = %id, error = error_chain(&error), "cannot delete the job's spec, which contains its environment");
         }
+        let folder = io.config.home.job(&id.to_string());
+        if dir.path() != folder
+            && let Err(error) = job_dir::remove_middle_runs(&folder)
+        {
+            tracing::warn!(job = %id, %error, "cannot remove the records of the job's earlier runs");
+        }
         if is_last {
             if let Some(group) = dir.group() {
                 group.remove();
@@ -302,5 +327,17 @@ fn is_failure(gone: &ProgramExit) -> bool {
         ProgramExit::Exited(code) => *code != 0,
         ProgramExit::Signaled(_) | ProgramExit::SupervisorLost => true,
         ProgramExit::LaunchFailed(_) | ProgramExit::Bypass | ProgramExit::GpuLost => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_before_a_retry_grows_up_to_a_minute() {
+        let seconds = [1, 2, 3, 4, 5, 6, 7, 8, 9, u32::MAX];
+        let seconds = seconds.map(|failures| retry_pause(failures).as_secs());
+        assert_eq!(seconds, [0, 1, 2, 4, 8, 16, 32, 60, 60, 60]);
     }
 }

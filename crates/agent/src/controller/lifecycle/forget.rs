@@ -4,7 +4,7 @@ use crate::controller::admission::text_budget;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::state::Jobs;
-use crate::journal::retention::{PruneBatch, PruneDone};
+use crate::journal::retention::{PRUNE_CLOCK, PruneBatch, PruneDone};
 use crate::journal::{ReferencedJobs, StoreError};
 
 pub(in crate::controller) fn prune(
@@ -15,7 +15,8 @@ pub(in crate::controller) fn prune(
     done: PruneDone,
 ) -> Result<(), StoreError> {
     match past {
-        PruneBatch::Events(to) => io.store.forget_events(to)?,
+        PruneBatch::Events(expired) => io.store.forget_events(&expired)?,
+        PruneBatch::Clock(clock) => io.store.set_setting(PRUNE_CLOCK, &clock)?,
         PruneBatch::Usage(to) => io.store.forget_usage(to)?,
         PruneBatch::UserUsage(users) => {
             for user in users {

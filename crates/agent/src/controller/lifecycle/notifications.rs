@@ -4,13 +4,16 @@
 //! durable. The journal ends a job once, so a notification runs at most once, even after a crash. A queued notification
 //! is lost if the daemon dies. It has its own supervisor and its own record, in the job's folder `notice`, and no part
 //! of the job's slice.
+//!
+//! Nor has it a GPU: as root, its control group opens no device node, and what uses a GPU all the same is killed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::unix::fs::fchown;
 use std::time::Duration;
 
 use divvy_api::v1::EndReason;
 use divvy_core::JobId;
+use divvy_core::reconcile::BypassPolicy;
 
 use super::start::StartError;
 use crate::controller::effects::Effects;
@@ -18,9 +21,11 @@ use crate::controller::io::Io;
 use crate::controller::run_as::run_as;
 use crate::controller::state::Jobs;
 use crate::controller::state::notifications::{MOST_BYTES, MOST_WAITING, Notification, Running};
-use crate::host::cgroup::CgroupStatus;
+use crate::gpu::sample::NodeSample;
+use crate::host::cgroup::{Cgroup, CgroupStatus};
 use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
+use crate::host::process::ancestry;
 use crate::job_dir::{JobDir, LaunchSpec, NOTICE};
 use crate::journal::StoreError;
 use crate::model::job::Job;
@@ -118,10 +123,16 @@ fn launch_spec(io: &Io, job: &Job, line: String, env: BTreeMap<String, String>) 
         log_most: io.config.limits.max_log_bytes,
         user: run_as(job),
         refuse_user_namespaces: io.config.confinement.refuse_user_namespaces,
-        held: CgroupStatus {
-            group: None,
-            because: Some("its job has ended".to_owned()),
-            tasks: None,
+        refuse_gpus: true,
+        held: match &io.config.confinement.cgroup_parent {
+            Ok(stem) => CgroupStatus {
+                group: Some(Cgroup::of_notice(stem, job.id)),
+                ..CgroupStatus::default()
+            },
+            Err(because) => CgroupStatus {
+                because: Some(because.clone()),
+                ..CgroupStatus::default()
+            },
         },
         ..LaunchSpec::default()
     }
@@ -137,8 +148,14 @@ pub(in crate::controller) fn start_notifications(
     let supervisors: BTreeSet<u32> = children.iter().map(SupervisorHandle::id).collect();
     jobs.notifications.running.retain(|running| {
             let runs = supervisors.contains(&running.supervisor);
-            if !runs && let Err(error) = folder(&home.job(&running.job.to_string())).erase_spec() {
-                tracing::warn!(job = %running.job, error = error_chain(&error), "cannot delete the notification's environment from the disk");
+            if !runs {
+                let dir = folder(&home.job(&running.job.to_string()));
+                if let Err(error) = dir.erase_spec() {
+                    tracing::warn!(job = %running.job, error = error_chain(&error), "cannot delete the notification's environment from the disk");
+                }
+                if let Some(group) = dir.group() {
+                    group.remove();
+                }
             }
             runs
         });
@@ -154,6 +171,7 @@ pub(in crate::controller) fn start_notifications(
                     job,
                     uid,
                     supervisor,
+                    reported: HashSet::new(),
                 });
             }
             Err(error) => {
@@ -161,6 +179,51 @@ pub(in crate::controller) fn start_notifications(
             }
         }
     }
+}
+
+/// Ends processes of notifications that use a GPU. They are in no slice, so nothing limits them.
+pub(in crate::controller) fn end_gpu_use(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    sample: &NodeSample,
+) -> Result<(), StoreError> {
+    if jobs.notifications.running.is_empty() {
+        return Ok(());
+    }
+    let gpus = sample.gpus.iter();
+    let outside = gpus.flat_map(|gpu| gpu.outside.iter().map(|one| (gpu.observed.index, one)));
+    for (gpu, outside) in outside {
+        let Some(process) = sample.processes.get(&outside.pid) else {
+            continue;
+        };
+        let process = process.process;
+        let above = ancestry(process);
+        let is_of = |notice: &&mut Running| {
+            let mut above = above.iter();
+            above.any(|member| member.process.pid == notice.supervisor)
+        };
+        let Some(notice) = jobs.notifications.running.iter_mut().find(is_of) else {
+            continue;
+        };
+        if !notice.reported.insert(process) {
+            continue;
+        }
+        let kills = io.config.confinement.on_bypass != BypassPolicy::Warn;
+        let text = format!(
+            "the job's notification uses GPU {gpu} outside every slice: pid {} ({}){}",
+            outside.pid,
+            outside.program.as_deref().unwrap_or("?"),
+            if kills { "; the daemon kills it" } else { "" },
+        );
+        let job = notice.job;
+        tracing::warn!(%job, "{text}");
+        if kills {
+            fx.processes_to_kill.push(process);
+        }
+        fx.record_event(io, Some(job), "bypass", &text)?;
+    }
+    Ok(())
 }
 
 fn start_supervisor(io: &Io, notice: &Notification) -> Result<SupervisorHandle, StartError> {

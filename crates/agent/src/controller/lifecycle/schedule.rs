@@ -151,6 +151,7 @@ fn snapshot_of(state: &State, io: &Io, with_blocked: bool) -> Snapshot {
                     || state.jobs.unjournaled.contains_key(&job.id) => {}
             // A hold keeps the job out of the plan: releasing it counts as a new submission.
             JobState::Queued if job.run_state.hold.is_some() => {}
+            JobState::Queued if !with_blocked && state.jobs.pauses.contains_key(&job.id) => {}
             JobState::Queued if !with_blocked && (!after.is_empty() || !room.admits(job)) => {}
             JobState::Queued => {
                 waiting

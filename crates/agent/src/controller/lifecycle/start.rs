@@ -27,8 +27,9 @@ use crate::host::cgroup::{Cgroup, CgroupStatus};
 use crate::host::clock::{Instant, now};
 use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
+use crate::host::run_as::Identity;
 use crate::job_dir::container_spec::Plan;
-use crate::job_dir::{ExitRecord, JobDir, LaunchSpec, OutputFiles, RecordError, RunOutcome};
+use crate::job_dir::{self, ExitRecord, JobDir, LaunchSpec, OutputFiles, RecordError, RunOutcome};
 use crate::journal::StoreError;
 use crate::journal::secrets::SecretsError;
 use crate::model::job::Job;
@@ -185,7 +186,7 @@ fn try_prepare(state: &mut State, io: &Io, id: JobId) -> Result<(), StartError> 
             .programs
             .choose_injection(&folder, io.config.node.simulated.as_ref())
     });
-    let user = run_as(job);
+    let user = run_as(job).map(Identity::with_recent_groups);
     let container = match &job.spec.container {
         Some(container) => {
             let container = (container, user.as_ref());
@@ -219,6 +220,7 @@ fn try_prepare(state: &mut State, io: &Io, id: JobId) -> Result<(), StartError> 
         container,
         user: user.clone(),
         refuse_user_namespaces: io.config.confinement.refuse_user_namespaces,
+        refuse_gpus: false,
         held: match &io.config.confinement.cgroup_parent {
             Ok(stem) => CgroupStatus {
                 group: Some(Cgroup::of(stem, id)),
@@ -416,13 +418,10 @@ pub(in crate::controller) fn overheads(devices: &[Device], grants: &[Grant]) -> 
     grants.iter().map(of).collect()
 }
 
-/// The folder of a job's present run: the job's own folder for the first run, a folder below it for each later one.
+/// The folder of a job's present run.
 pub(in crate::controller) fn records(home: &Home, id: JobId, job: &Job) -> JobDir {
     let folder = home.job(&id.to_string());
-    match job.run_state.runs {
-        0 => JobDir::new(folder),
-        run => JobDir::new(folder.join(format!("run-{run}"))),
-    }
+    JobDir::new(job_dir::run_folder(&folder, job.run_state.runs))
 }
 
 /// The outcome of a start that failed because of Divvy itself.

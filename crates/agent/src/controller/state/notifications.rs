@@ -1,9 +1,10 @@
 //! Notifications: the queue of commands that users have requested for the ends of their jobs.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use divvy_core::JobId;
 
+use crate::host::process::Process;
 use crate::job_dir::LaunchSpec;
 
 /// Notifications that may run at once: of all users, and of one.
@@ -37,6 +38,8 @@ pub struct Running {
     pub job: JobId,
     pub uid: u32,
     pub supervisor: u32,
+    /// Its processes on GPUs that an event has reported.
+    pub reported: HashSet<Process>,
 }
 
 impl Notifications {
@@ -82,6 +85,7 @@ mod tests {
             job: JobId(1),
             uid,
             supervisor,
+            reported: HashSet::new(),
         };
         (0..).take(count).map(one).collect()
     }
