@@ -301,6 +301,7 @@ fn serve(
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .on_thread_start(yield_to_controller)
         .build();
     let runtime = runtime.map_err(|error| internal("cannot start the server", &error))?;
     // Its calls wait in the socket until the server accepts them.
@@ -324,6 +325,15 @@ fn serve(
     match ended? {
         ServeEnd::Stopped => Ok(()),
         ServeEnd::JournalFull(error) => Err(reexec(&error)),
+    }
+}
+
+/// Gives a thread that reads for calls a tenth of the weight of the threads that decide and answer (sched(7)).
+fn yield_to_controller() {
+    const NICE: i32 = 10;
+    // The nice value of the thread alone: Linux keeps one for each.
+    if rustix::process::getpriority_process(None).is_ok_and(|nice| nice < NICE) {
+        let _ = rustix::process::setpriority_process(None, NICE);
     }
 }
 

@@ -207,8 +207,8 @@ mod tests {
         };
         let kept = |job: JobId, kind: &str| {
             let events = events_after(&path, 0, 1000, None).unwrap().into_iter();
-            let of_job = events.filter(|event| event.job == Some(job.to_string()));
-            of_job.filter(|event| event.kind == kind).count()
+            let of_job = events.filter(|event| event.event.job == Some(job.to_string()));
+            of_job.filter(|event| event.event.kind == kind).count()
         };
         tell(quiet, YOUNG, None, "held");
         tell(busy, YOUNG, Some(0), "cancelled by root");

@@ -1,13 +1,13 @@
 //! Scheduling: the daemon runs the planner on a snapshot, and journals its decisions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use divvy_core::job::StopReason;
 use divvy_core::order_key::sort_queue;
 use divvy_core::{
-    AllocatedJob, Bytes, HeldElsewhere, JobState, OrderKey, PendingJob, Plan, Preempt, Queue,
-    QueueName, QueueSpec, Snapshot,
+    AllocatedJob, Bytes, HeldElsewhere, JobId, JobState, OrderKey, PendingJob, Plan, Preempt,
+    Queue, QueueName, QueueSpec, Snapshot,
 };
 use jiff::Timestamp;
 
@@ -111,12 +111,43 @@ fn plan_beside_others(state: &mut State, io: &Io) -> Plan {
 
 /// The input of the planner, as of now.
 pub(in crate::controller) fn snapshot(state: &State, io: &Io) -> Snapshot {
-    snapshot_of(state, io, false)
+    snapshot_of(state, io, None)
 }
 
-/// The same with pending jobs that wait for a dependency or for their array, at their future places.
-pub(in crate::controller) fn full_snapshot(state: &State, io: &Io) -> Snapshot {
-    snapshot_of(state, io, true)
+/// The planner's input with all pending jobs. Those that it does not plan yet wait for a dependency, for their array or
+/// for a retry, and stand at their future places.
+#[derive(Clone)]
+pub(in crate::controller) struct FullSnapshot {
+    pub(in crate::controller) snapshot: Snapshot,
+    blocked: HashSet<JobId>,
+    /// Queues of the configuration; others are there for their jobs.
+    configured: usize,
+}
+
+impl FullSnapshot {
+    pub(in crate::controller) fn of(state: &State, io: &Io) -> Self {
+        let mut blocked = HashSet::new();
+        Self {
+            snapshot: snapshot_of(state, io, Some(&mut blocked)),
+            blocked,
+            configured: io.config.schedule.queues.len(),
+        }
+    }
+
+    /// The input of the planner: [`snapshot`].
+    pub(in crate::controller) fn planned(&self) -> Snapshot {
+        let mut planned = self.snapshot.clone();
+        for queue in &mut planned.queues {
+            let waiting = &mut queue.waiting;
+            waiting.retain(|waiting| !self.blocked.contains(&waiting.job));
+        }
+        let mut queues = 0..;
+        planned.queues.retain(|queue| {
+            let is_configured = queues.next().is_some_and(|at| at < self.configured);
+            is_configured || !queue.waiting.is_empty()
+        });
+        planned
+    }
 }
 
 /// The jobs that hold slices.
@@ -137,7 +168,8 @@ pub(in crate::controller) fn held(jobs: &Jobs) -> Vec<AllocatedJob> {
         .collect()
 }
 
-fn snapshot_of(state: &State, io: &Io, with_blocked: bool) -> Snapshot {
+/// `blocked`: takes the jobs that the planner does not plan yet, which are left out otherwise.
+fn snapshot_of(state: &State, io: &Io, mut blocked: Option<&mut HashSet<JobId>>) -> Snapshot {
     let backfill = io.config.schedule.backfill;
     let clock = backfill.then(now);
     let mut waiting: BTreeMap<&QueueName, Vec<PendingJob>> = BTreeMap::new();
@@ -151,9 +183,14 @@ fn snapshot_of(state: &State, io: &Io, with_blocked: bool) -> Snapshot {
                     || state.jobs.unjournaled.contains_key(&job.id) => {}
             // A hold keeps the job out of the plan: releasing it counts as a new submission.
             JobState::Queued if job.run_state.hold.is_some() => {}
-            JobState::Queued if !with_blocked && state.jobs.pauses.contains_key(&job.id) => {}
-            JobState::Queued if !with_blocked && (!after.is_empty() || !room.admits(job)) => {}
             JobState::Queued => {
+                let pauses = state.jobs.pauses.contains_key(&job.id);
+                if pauses || !after.is_empty() || !room.admits(job) {
+                    let Some(blocked) = &mut blocked else {
+                        continue;
+                    };
+                    blocked.insert(job.id);
+                }
                 waiting
                     .entry(queue)
                     .or_default()

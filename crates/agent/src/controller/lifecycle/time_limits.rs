@@ -22,7 +22,10 @@ use crate::model::job::Job;
 impl Job {
     /// How long its program has run, in whole seconds; 0 before its start.
     pub(in crate::controller) fn ran_s(&self) -> u64 {
-        self.ran(boot_ns()).as_secs()
+        // The clock is a call of the kernel, and most jobs of a long queue have no process.
+        self.state
+            .process()
+            .map_or(0, |_| self.ran(boot_ns()).as_secs())
     }
 
     /// The minimum age of its process, at this time of CLOCK_BOOTTIME (nanoseconds).

@@ -1,7 +1,7 @@
 //! Start estimates: the controller copies what it knows, and another thread computes the estimate, which may take long.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use divvy_api::v1;
 use divvy_core::estimate::estimate_start;
@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::controller::admission::{array, dependencies};
 use crate::controller::io::Io;
-use crate::controller::lifecycle::schedule;
+use crate::controller::lifecycle::schedule::FullSnapshot;
 use crate::controller::state::State;
 use crate::host::clock::now;
 use crate::model::job::{Job, JobSpec};
@@ -21,11 +21,12 @@ use crate::model::job::{Job, JobSpec};
 #[derive(Clone)]
 pub struct EstimateInput {
     at: Timestamp,
-    /// The planner's input. `known_runs` has the longest remaining run of each job with a time limit.
-    pub(in crate::controller) snapshot: Snapshot,
+    full: FullSnapshot,
+    /// The planner's input, for the first thread that needs it.
+    planned: OnceLock<Snapshot>,
+    /// The longest remaining run of each job with a time limit.
     pub(in crate::controller) known_runs: JobBounds,
-    /// The planner's input with all pending jobs. `known` has the time by which each job certainly ends.
-    full_snapshot: Snapshot,
+    /// The time by which each job certainly ends.
     pub(in crate::controller) known: JobBounds,
     /// All active jobs.
     pub(in crate::controller) active: BTreeMap<JobId, Run>,
@@ -71,8 +72,8 @@ impl StartEstimator {
 impl EstimateInput {
     /// The expected and the latest start of a pending job. Takes up to seconds.
     pub fn starts_of(&self, id: JobId) -> (Option<Timestamp>, Option<Timestamp>) {
-        let expected = estimate_start(&self.snapshot, id, &self.known_runs.remaining_s);
-        let latest = (self.is_certain).then(|| latest_start(&self.full_snapshot, id, &self.known));
+        let expected = estimate_start(self.snapshot(), id, &self.known_runs.remaining_s);
+        let latest = (self.is_certain).then(|| latest_start(&self.full.snapshot, id, &self.known));
         (
             expected.and_then(|seconds| self.after(seconds)),
             latest.flatten().and_then(|seconds| self.after(seconds)),
@@ -93,9 +94,13 @@ impl EstimateInput {
 
     /// With this added to the planner's input, such as a job that has not been submitted.
     pub(in crate::controller) fn with(mut self, add: impl Fn(&mut Snapshot)) -> Self {
-        add(&mut self.snapshot);
-        add(&mut self.full_snapshot);
+        add(&mut self.full.snapshot);
         self
+    }
+
+    /// The planner's input.
+    pub(in crate::controller) fn snapshot(&self) -> &Snapshot {
+        self.planned.get_or_init(|| self.full.planned())
     }
 }
 
@@ -129,9 +134,9 @@ pub(in crate::controller) fn copy(state: &State, io: &Io) -> EstimateInput {
     let active_jobs = state.jobs.active.iter();
     EstimateInput {
         at: now(),
-        snapshot: schedule::snapshot(state, io),
+        full: FullSnapshot::of(state, io),
+        planned: OnceLock::new(),
         known_runs: runs,
-        full_snapshot: schedule::full_snapshot(state, io),
         known,
         active: active_jobs
             .map(|(id, active)| (*id, Run::of(&active.job)))

@@ -57,7 +57,7 @@ impl WhyQuery {
     /// the order of `suggestions`.
     pub fn answer(mut self, sees: impl Fn(u32) -> bool) -> (v1::Why, Vec<Option<SuggestedChange>>) {
         let id = self.estimator.id;
-        let why = divvy_core::why(&self.estimator.input.snapshot, id).unwrap_or_default();
+        let why = divvy_core::why(self.estimator.input.snapshot(), id).unwrap_or_default();
         let released = self.released.take();
         let released = released.filter(|released| divvy_core::starts_now(released, id));
         let released = released.map(|_| ("would start now".to_owned(), Some(ChangeKind::Release)));
@@ -135,7 +135,7 @@ impl WhyQuery {
             return Ok(usuals);
         }
         let holders = why.gpus.iter().flat_map(|gpu| &gpu.holders);
-        let queues = self.estimator.input.snapshot.queues.iter();
+        let queues = self.estimator.input.snapshot().queues.iter();
         let waiting = queues.flat_map(|queue| &queue.waiting);
         let others = waiting.filter(|waiting| waiting.job != self.estimator.id);
         let jobs = (holders.map(|holder| holder.job)).chain(others.map(|waiting| waiting.job));
@@ -215,7 +215,7 @@ impl WhyQuery {
                 *left = usually.min(*left);
             }
         }
-        let start = estimate_start(&input.snapshot, *id, &left);
+        let start = estimate_start(input.snapshot(), *id, &left);
         start.and_then(|seconds| input.after(seconds))
     }
 }
@@ -262,7 +262,7 @@ fn released(state: &State, io: &Io, active: &ActiveJob) -> Option<Snapshot> {
     {
         return None;
     }
-    let mut snapshot = estimate::input(state, io).snapshot.clone();
+    let mut snapshot = estimate::input(state, io).snapshot().clone();
     let waiting = job.waiting_in_queue(snapshot.backfill.then(now));
     let mut queues = snapshot.queues.iter_mut();
     match queues.find(|queue| queue.spec.name == job.spec.queue) {
