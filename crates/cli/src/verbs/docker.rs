@@ -34,6 +34,7 @@ fn run_container(words: &[String], backend: Backend) -> Outcome {
         .map_err(|refused| container::refusal(&refused))?;
     let job = slice_flags(&line.own)?.job;
     let asked = container::parse_container(&line.image, &line.arguments)?;
+    container::report_ignored(&asked);
     let runner = match asked.detach {
         true => Runner::Supervisor,
         false => Runner::Client,

@@ -29,6 +29,7 @@ pub async fn submit(mut args: args::Submit) -> Outcome {
                 words => ask::command(words)?,
             };
             let asked = container::parse_container(image, &flags)?;
+            container::report_ignored(&asked);
             ask::contained(&args.job, asked, command, Runner::Supervisor)?
         }
     };
