@@ -348,6 +348,11 @@ pub struct Run {
     /// Run without any daemon. Only programs started with this flag count each other's slices
     #[arg(long, conflicts_with_all = ["queue", "project", "priority", "time", "after", "after_ok", "own_daemon", "notify"])]
     pub no_daemon: bool,
+    /// Keep the job when this command is killed
+    ///
+    /// Keep the job when this command ends by SIGKILL or a crash. By default the daemon then cancels the job
+    #[arg(long, conflicts_with = "no_daemon")]
+    pub outlive_client: bool,
 }
 
 #[derive(Debug, Args)]

@@ -26,6 +26,7 @@ pub const SLICE_FLAGS: &[(&str, bool)] = &[
     ("--no-wait", false),
     ("--sim", true),
     ("--own-daemon", false),
+    ("--outlive-client", false),
 ];
 
 /// A container, and the variables that its programs are given besides the image's.

@@ -37,9 +37,15 @@ pub(super) fn handle(
             submit,
             by,
             named,
+            client,
             reply,
         } => {
-            let result = submit::submit(state, fx, io, *submit, &by, named.as_deref())?;
+            let whose = submit::SubmitContext {
+                by: &by,
+                named: named.as_deref(),
+                client,
+            };
+            let result = submit::submit(state, fx, io, *submit, whose)?;
             match result {
                 SubmitOutcome::Job { id, warning } => fx.replies.jobs.push(JobReply {
                     reply,

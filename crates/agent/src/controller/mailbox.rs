@@ -29,6 +29,7 @@ use crate::controller::request::{
 use crate::gpu::mig::MigReport;
 use crate::gpu::sample::NodeSample;
 use crate::host::account::UserAccount;
+use crate::host::process::Process;
 use crate::journal::retention::{PruneBatch, PruneDone};
 use crate::model::validate::budget::written;
 use crate::supervisor::watch::WatchEvent;
@@ -47,6 +48,8 @@ pub enum Message {
         by: Box<Caller>,
         /// The account of the user that the submission names, if the machine knows that user.
         named: Option<Box<UserAccount>>,
+        /// The client's process, where the job is to end with it.
+        client: Option<Process>,
         reply: Reply<Job>,
     },
     /// Stops all processes of a job, or resumes them.
@@ -396,6 +399,7 @@ mod tests {
                 submit,
                 by,
                 named,
+                client: None,
                 reply,
             }
             .places()

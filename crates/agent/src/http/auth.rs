@@ -73,7 +73,7 @@ async fn authenticate(api: &Api, peer: &Peer, shown: Option<&Token>) -> Result<C
             };
             Ok(api.rules.get().caller(account)?)
         }
-        Peer::Local { uid, gid } => {
+        Peer::Local { uid, gid, .. } => {
             // The user database may be on the network.
             let account = tokio::task::spawn_blocking(move || UserAccount::lookup(uid, gid)).await;
             // With unknown groups, an account could have a lower role.

@@ -732,6 +732,7 @@ impl Run {
             submit: Box::new(submit),
             by: Box::new(accounts::caller(who)),
             named: None,
+            client: None,
             reply,
         });
         self.pending.push(Pending {

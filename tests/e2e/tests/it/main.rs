@@ -7,6 +7,7 @@ mod aside;
 mod attributes;
 mod bypass;
 mod clearml;
+mod client_tie;
 mod commands;
 mod compute;
 mod crash;

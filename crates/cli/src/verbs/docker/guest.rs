@@ -48,7 +48,7 @@ pub fn run(words: &[String], backend: Backend) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     let (own, line) = apart(words)?;
-    let args::Run { job, no_daemon } = slice_flags(own)?;
+    let args::Run { job, no_daemon, .. } = slice_flags(own)?;
     let line = judged(line)?;
     let starter = Starter {
         pid: std::process::id(),
