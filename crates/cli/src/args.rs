@@ -873,6 +873,12 @@ pub struct Daemon {
         hide_short_help = true
     )]
     pub device_nodes: Option<DeviceNodesFor>,
+    /// Serve slices of another scheduler alone
+    ///
+    /// With --system, on a node of Slurm, Ray, JupyterHub or Kubernetes: only claims such as slices get GPUs. Refuse jobs
+    /// of users below the role admin
+    #[arg(long, requires = "system", hide_short_help = true)]
+    pub claims_only: bool,
     #[command(flatten)]
     pub clearml: ClearMl,
     /// Whether `--debug` stands before the verb.

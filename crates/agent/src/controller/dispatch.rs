@@ -129,9 +129,11 @@ pub(super) fn handle(
             uid,
             claim,
             by,
+            maker,
             reply,
         } => {
-            let result = claims::hold_claim(state, fx, io, &uid, *claim, &by)?;
+            let whose = claims::Holder { owner: &by, maker };
+            let result = claims::hold_claim(state, fx, io, &uid, *claim, whose)?;
             fx.replies.claims.push((reply, result));
         }
         Message::ReleaseClaim { uid, by, reply } => {

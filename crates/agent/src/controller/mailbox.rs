@@ -109,6 +109,8 @@ pub enum Message {
         claim: Box<Claim>,
         /// The caller, with the account of the claim's owner.
         by: Box<Caller>,
+        /// The caller's uid, where the owner is another user.
+        maker: Option<u32>,
         reply: Reply<JobId>,
     },
     /// Releases a claim; replies `None` if it is not held.
@@ -393,6 +395,7 @@ mod tests {
                 account,
                 role: crate::auth::Role::User,
                 can_see_all: false,
+                is_engine: false,
             });
             let named = None;
             Message::Submit {

@@ -6,6 +6,7 @@ mod api;
 mod aside;
 mod attributes;
 mod bypass;
+mod claims_only;
 mod clearml;
 mod client_tie;
 mod commands;

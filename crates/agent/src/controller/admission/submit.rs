@@ -8,7 +8,7 @@ use divvy_core::{Amount, JobId, PendingJob, QueueName, QueueSpec, SchedulingClas
 use super::{
     array, container_access, dependencies, idempotency, on_behalf, text_budget, user_rules,
 };
-use crate::auth::Caller;
+use crate::auth::{Caller, Role};
 use crate::container::options;
 use crate::controller::admission::projects;
 use crate::controller::admission::user_rules::MOST_LABELS;
@@ -369,6 +369,12 @@ fn validate(state: &State, io: &Io, mut submit: Submit, by: &Caller) -> Result<N
 
 /// Refuses what this caller may not request.
 fn check_caller(io: &Io, submit: &Submit, by: &Caller) -> Result<(), Error> {
+    if io.config.claims_only && by.role < Role::Admin {
+        let why = "another scheduler assigns the GPUs of this node, so jobs of Divvy's own queues are refused here (claims-only)";
+        return Err(Error::new(ErrorCode::NotAllowed, why).hint(
+            "request the GPU from that scheduler, such as `srun --gres=shard:1`; in its jobs, start the program without `divvy run`",
+        ));
+    }
     if submit.container.is_some() || io.config.containers.default.is_some() {
         io.config.rules.get().container_access(by)?;
     }
