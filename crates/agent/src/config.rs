@@ -45,6 +45,8 @@ pub struct Config {
     pub idle: Option<Rule>,
     pub confinement: Confinement,
     pub containers: Containers,
+    /// Only claims get GPUs, and no jobs of users below the role admin.
+    pub claims_only: bool,
     /// Roles of users.
     pub rules: Live<Rules>,
     /// The front end to other queues.
@@ -66,6 +68,7 @@ pub struct Settings {
     pub idle: Option<Rule>,
     pub on_bypass: BypassPolicy,
     pub refuse_user_namespaces: bool,
+    pub claims_only: bool,
     pub containers: Containers,
 }
 
@@ -98,6 +101,7 @@ impl Settings {
             idle: options.idle.map(Rule::of).transpose()?,
             on_bypass: options.bypass_policy(),
             refuse_user_namespaces: options.refuse_user_namespaces,
+            claims_only: options.claims_only,
             containers: Containers {
                 default: options.containers.default.clone(),
                 on_unlimited: match options.containers.deny_unlimited {
@@ -140,6 +144,7 @@ impl Config {
             idle,
             on_bypass,
             refuse_user_namespaces,
+            claims_only,
             containers,
         } = settings;
         self.schedule = schedule;
@@ -150,6 +155,7 @@ impl Config {
         self.idle = idle;
         self.confinement.on_bypass = on_bypass;
         self.confinement.refuse_user_namespaces = refuse_user_namespaces;
+        self.claims_only = claims_only;
         self.containers = containers;
         self.rules.set(rules);
     }

@@ -189,6 +189,7 @@ fn serve(
             cgroup_parent,
         },
         containers: settings.containers,
+        claims_only: settings.claims_only,
         home,
         rules: doors.rules.clone(),
         front_end: beside.as_ref().map(|beside| beside.about.clone()),

@@ -62,6 +62,7 @@ use crate::history::History;
 use crate::host::account::UserAccount;
 use crate::host::error::error_chain;
 use crate::host::live::Live;
+use crate::host::process::Process;
 use crate::journal;
 use crate::model::event::JobEvent;
 use crate::model::policy::check_priority;
@@ -232,10 +233,30 @@ enum Peer {
     Local {
         uid: u32,
         gid: u32,
+        /// `None` for a process in a PID namespace that this one does not see.
+        pid: Option<u32>,
     },
     /// It came over TCP, and has to say it with a token.
     Token(TcpConn),
     Unknown,
+}
+
+impl Peer {
+    /// The process that has opened the connection; `None` where the daemon does not see it.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotFound`] once it has ended.
+    fn process(&self) -> Result<Option<Process>, Error> {
+        let Self::Local { pid: Some(pid), .. } = self else {
+            return Ok(None);
+        };
+        let ended = || {
+            let why =
+                format!("the client, process {pid}, has ended, and the job would end with it");
+            Error::new(ErrorCode::NotFound, why).hint("submit the job without `with_client`")
+        };
+        Process::with_pid(*pid).ok_or_else(ended).map(Some)
+    }
 }
 
 async fn missing(request: Request) -> ApiError {
@@ -436,8 +457,13 @@ async fn why(
 async fn submit(
     api: Api,
     Extension(caller): Extension<Caller>,
+    Extension(peer): Extension<Peer>,
     Body(submit): Body<v1::Submit>,
 ) -> Answer<v1::Job> {
+    let client = match submit.with_client {
+        true => peer.process()?,
+        false => None,
+    };
     check_priority(submit.priority, &caller)?;
     // Without jobs observations are rare. The planner must not place the first job by an observation of unmanaged
     // processes from two seconds ago.
@@ -463,6 +489,7 @@ async fn submit(
         by,
         named,
         turn: turn.map(|turn| Box::new(turn) as Box<dyn Send>),
+        client,
         reply,
     };
     list("JobList", vec![api.mailbox.request(message).await?])

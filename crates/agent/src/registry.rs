@@ -196,10 +196,11 @@ impl Registry {
         }
     }
 
-    /// Publishes what is held, once the journal has it. All intents end.
-    pub fn settle(&self, held: &BTreeMap<GpuUuid, Held>) {
+    /// Publishes what is held, once the journal has it. All intents end. `reserved`: what the others are not to get,
+    /// held or not.
+    pub fn settle(&self, held: &BTreeMap<GpuUuid, Held>, reserved: &BTreeMap<GpuUuid, Amount>) {
         if let Some(inner) = &self.inner {
-            sync::lock(inner).settle(held);
+            sync::lock(inner).settle(held, reserved);
         }
     }
 }
@@ -316,13 +317,14 @@ impl Inner {
         verdicts.max().unwrap_or(Verdict::Fits)
     }
 
-    fn settle(&mut self, held: &BTreeMap<GpuUuid, Held>) {
+    fn settle(&mut self, held: &BTreeMap<GpuUuid, Held>, reserved: &BTreeMap<GpuUuid, Amount>) {
         if !self.takes_over {
             // A run looks at the others until it has its part.
             self.place.unwatch();
         }
         let before = self.entry.clone();
         self.entry.set(held);
+        self.entry.reserve(reserved);
         if !self.is_stale && self.entry == before {
             return;
         }

@@ -491,6 +491,7 @@ fn slices_end_with_their_process_and_their_control_group_and_after_a_restart() {
                     ..divvy_api::v1::Claim::default()
                 }),
                 by: Box::new(accounts::caller(accounts::ME)),
+                maker: None,
                 reply: tokio::sync::oneshot::channel().0,
             });
     };

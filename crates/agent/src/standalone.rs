@@ -326,7 +326,7 @@ fn plan_beside_others(
                 };
                 (gpu, held)
             });
-            registry.settle(&held.collect());
+            registry.settle(&held.collect(), &BTreeMap::new());
             return Ok(grants);
         }
     }

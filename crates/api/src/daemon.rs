@@ -91,6 +91,8 @@ pub struct DaemonOptions {
     /// Jobs of other users get no user namespaces.
     pub refuse_user_namespaces: bool,
     pub device_nodes: DeviceNodes,
+    /// Another scheduler allocates the GPUs, so only claims get them, and no jobs of users below the role admin.
+    pub claims_only: bool,
     pub listen: ListenOptions,
     pub limits: LimitOptions,
     /// Rules of projects and users for submissions.
@@ -124,6 +126,7 @@ impl Default for DaemonOptions {
             on_bypass: None,
             refuse_user_namespaces: false,
             device_nodes: DeviceNodes::Open,
+            claims_only: false,
             listen: ListenOptions::default(),
             limits: LimitOptions::default(),
             project_rules: ProjectRules::default(),

@@ -348,6 +348,11 @@ pub struct Run {
     /// Run without any daemon. Only programs started with this flag count each other's slices
     #[arg(long, conflicts_with_all = ["queue", "project", "priority", "time", "after", "after_ok", "own_daemon", "notify"])]
     pub no_daemon: bool,
+    /// Keep the job when this command is killed
+    ///
+    /// Keep the job when this command ends by SIGKILL or a crash. By default the daemon then cancels the job
+    #[arg(long, conflicts_with = "no_daemon")]
+    pub outlive_client: bool,
 }
 
 #[derive(Debug, Args)]
@@ -868,6 +873,12 @@ pub struct Daemon {
         hide_short_help = true
     )]
     pub device_nodes: Option<DeviceNodesFor>,
+    /// Serve slices of another scheduler alone
+    ///
+    /// With --system, on a node of Slurm, Ray, JupyterHub or Kubernetes: only claims such as slices get GPUs. Refuse jobs
+    /// of users below the role admin
+    #[arg(long, requires = "system", hide_short_help = true)]
+    pub claims_only: bool,
     #[command(flatten)]
     pub clearml: ClearMl,
     /// Whether `--debug` stands before the verb.

@@ -7,6 +7,7 @@ use divvy_api::v1::{Container, Error, ErrorCode};
 use divvy_core::docker::{self, ContainerOptionError, words};
 
 use crate::error_output::{Result, usage};
+use crate::{output, text};
 
 /// Flags of `divvy docker run` that are the slice's, each with whether it takes a value. `-p` and `-q` are the
 /// container's.
@@ -25,6 +26,7 @@ pub const SLICE_FLAGS: &[(&str, bool)] = &[
     ("--no-wait", false),
     ("--sim", true),
     ("--own-daemon", false),
+    ("--outlive-client", false),
 ];
 
 /// A container, and the variables that its programs are given besides the image's.
@@ -34,6 +36,8 @@ pub struct ContainerSpec {
     pub env: BTreeMap<String, String>,
     /// Run it in the background (`--detach`).
     pub detach: bool,
+    /// Flags without an effect, as they were written.
+    pub ignored: Vec<String>,
 }
 
 /// Judges an image and flags of `docker run`, as the agent will again.
@@ -41,7 +45,7 @@ pub struct ContainerSpec {
 /// # Errors
 /// [`ErrorCode::NotAllowed`] for what would let the container out of its slice, [`ErrorCode::Usage`] for what is written wrongly.
 pub fn parse_container(image: &str, arguments: &[String]) -> Result<ContainerSpec> {
-    let options = docker::options(arguments).map_err(|refused| refusal(&refused))?;
+    let mut options = docker::options(arguments).map_err(|refused| refusal(&refused))?;
     let mut env = BTreeMap::new();
     for file in &options.env_files {
         env.extend(variables(file)?);
@@ -51,6 +55,13 @@ pub fn parse_container(image: &str, arguments: &[String]) -> Result<ContainerSpe
         let value = value.or_else(|| std::env::var(&name).ok());
         env.extend(value.map(|value| (name, value)));
     }
+    env.retain(|name, value| {
+        let is_ignored = docker::is_ignored_variable(name);
+        if is_ignored {
+            options.ignored.push(format!("{name}={value}"));
+        }
+        !is_ignored
+    });
     for name in env.keys() {
         docker::env_name(name).map_err(|refused| refusal(&refused))?;
     }
@@ -66,6 +77,7 @@ pub fn parse_container(image: &str, arguments: &[String]) -> Result<ContainerSpe
         },
         env,
         detach: options.detach,
+        ignored: options.ignored,
     })
 }
 
@@ -100,6 +112,20 @@ pub fn unpacked(lines: &[String]) -> Result<Vec<String>> {
         all.extend(words);
     }
     Ok(all)
+}
+
+/// Says once which flags of a line have no effect.
+pub fn report_ignored(asked: &ContainerSpec) {
+    if !asked.ignored.is_empty() {
+        let (flags, have) = match asked.ignored.as_slice() {
+            [one] => (one.clone(), "has"),
+            all => (all.join(", "), "have"),
+        };
+        output::say(&format!(
+            "{} {have} no effect: the slice decides which GPUs the container gets",
+            text::clean(&flags)
+        ));
+    }
 }
 
 pub fn refusal(refused: &ContainerOptionError) -> Error {
@@ -139,7 +165,7 @@ mod tests {
     #[test]
     fn an_escape_has_the_exit_code_of_what_is_not_allowed() {
         for (line, code) in [
-            ("--gpus all", 4),
+            ("--gpus device=1", 4),
             ("-e LD_PRELOAD=/x", 4),
             ("--nonsense", 2),
             ("--env-file /no/such", 2),

@@ -89,6 +89,7 @@ fn flags(args: &args::Daemon) -> Result<DaemonOptions> {
             Some(DeviceNodesFor::Jobs) => DeviceNodes::Jobs,
             Some(DeviceNodesFor::Open) | None => DeviceNodes::Open,
         },
+        claims_only: args.claims_only,
         listen: ListenOptions {
             system: args.system,
             beside_system: args.beside_system,

@@ -18,6 +18,7 @@ pub mod submitter;
 mod values;
 pub mod words;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -49,6 +50,9 @@ pub struct Options {
     pub expose: Vec<String>,
     pub group_add: Vec<String>,
     pub hostname: Option<String>,
+    /// Flags that are accepted and have no effect, as they were written: the slice decides what they ask for.
+    #[serde(skip)]
+    pub ignored: Vec<String>,
     pub init: bool,
     pub interactive: bool,
     pub ipc: Option<String>,
@@ -160,6 +164,9 @@ pub enum ContainerOptionError {
         why: String,
         hint: String,
     },
+    /// Two or more, so that a line needs one correction.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Several(Vec<Self>),
     #[error("no image given")]
     NoImage,
 }
@@ -167,19 +174,50 @@ pub enum ContainerOptionError {
 impl ContainerOptionError {
     /// Whether it is refused for what it would do, and not for how it is written.
     pub fn is_escape(&self) -> bool {
-        matches!(self, Self::Escape { .. } | Self::Submitter { .. })
+        match self {
+            Self::Escape { .. } | Self::Submitter { .. } => true,
+            Self::Several(all) => all.iter().any(Self::is_escape),
+            Self::Unknown { .. } | Self::Wrong { .. } | Self::NoImage => false,
+        }
     }
 
     /// What to do instead.
-    pub fn hint(&self) -> &str {
-        match self {
+    pub fn hint(&self) -> Cow<'_, str> {
+        Cow::Borrowed(match self {
             Self::Unknown { .. } => "leave it out; docs/containers.md lists the supported flags",
             Self::Wrong { .. } => "write it as `docker run` takes it",
             Self::Escape { hint, .. } => hint,
             Self::Submitter { hint, .. } => hint,
+            Self::Several(all) => {
+                let hints = all.iter().map(|one| match one.flag() {
+                    Some(flag) => format!("{flag}: {}", one.hint()),
+                    None => one.hint().into_owned(),
+                });
+                return Cow::Owned(hints.collect::<Vec<_>>().join("; "));
+            }
             Self::NoImage => {
                 "put the image after the flags: divvy docker run --gpu-memory 8G IMAGE CMD"
             }
+        })
+    }
+
+    /// The flag without its value.
+    fn flag(&self) -> Option<&str> {
+        match self {
+            Self::Unknown { flag }
+            | Self::Wrong { flag, .. }
+            | Self::Escape { flag, .. }
+            | Self::Submitter { flag, .. } => flag.split('=').next(),
+            Self::Several(_) | Self::NoImage => None,
+        }
+    }
+
+    /// One error for all that are wrong with a line.
+    fn of_all(mut all: Vec<Self>) -> Result<(), Self> {
+        match all.len() {
+            0 => Ok(()),
+            1 => Err(all.remove(0)),
+            _ => Err(Self::Several(all)),
         }
     }
 }
@@ -257,57 +295,66 @@ fn parse_flags(arguments: &[String]) -> Result<Vec<ParsedFlag<'_>>, ContainerOpt
 /// What these words ask for.
 ///
 /// # Errors
-/// [`ContainerOptionError`], for the first word that is.
+/// [`ContainerOptionError`], for all flags that are refused together.
 pub fn options(arguments: &[String]) -> Result<Options, ContainerOptionError> {
     let mut options = Options::default();
+    let mut refused = Vec::new();
     for ParsedFlag { flag, value } in parse_flags(arguments)? {
         match &flag.rule {
             FlagRule::Take(take) => {
-                take(&mut options, value).map_err(|fault| fault.of(flag, value))?
+                let fault = take(&mut options, value).err();
+                refused.extend(fault.map(|fault| fault.of(flag, value)));
             }
             FlagRule::Pass => {}
-            FlagRule::Refuse { why, hint } => {
-                return Err(ContainerOptionError::Escape {
-                    flag: flag.written(value),
-                    why,
-                    hint,
-                });
-            }
+            FlagRule::Refuse { why, hint } => refused.push(ContainerOptionError::Escape {
+                flag: flag.written(value),
+                why,
+                hint,
+            }),
         }
     }
-    Ok(options)
+    ContainerOptionError::of_all(refused).map(|()| options)
 }
 
 /// Judges the same words for a user whose containers run as themselves, beyond what [`options`] refuses for all callers.
 ///
 /// # Errors
-/// [`ContainerOptionError::Submitter`], for the first flag that is for administrators alone; the errors of [`options`].
+/// [`ContainerOptionError::Submitter`], for all flags that are for administrators alone; the errors of [`options`].
 pub fn check_submitter(
     arguments: &[String],
     submitter: &Submitter<'_>,
 ) -> Result<(), ContainerOptionError> {
+    let mut refused = Vec::new();
     for ParsedFlag { flag, value } in parse_flags(arguments)? {
-        let refused = match &flag.users {
+        let judged = match &flag.users {
             UserRule::Allow | UserRule::Refused => Ok(()),
             UserRule::Judge(judge) => judge(submitter, value),
             UserRule::Admins { why, hint } => Err(ValueError::Escape { why, hint }),
         };
-        refused.map_err(|fault| fault.of(flag, value))?;
+        refused.extend(judged.err().map(|fault| fault.of(flag, value)));
     }
+    ContainerOptionError::of_all(refused)?;
     submitter::check_targets(&options(arguments)?.mounts)
 }
 
-/// The same words, each flag in one of its own, without those that speak of environment variables: their values are
-/// secrets more often than not, and travel apart.
+/// The same words, each flag in one of its own, without those that have no effect and those that speak of environment
+/// variables: their values are secrets more often than not, and travel apart.
 ///
 /// # Errors
 /// As [`options`], as far as words are no flags.
 pub fn without_env(arguments: &[String]) -> Result<Vec<String>, ContainerOptionError> {
     let words = parse_flags(arguments)?;
-    let others = words.iter().filter(|given| !given.flag.is_env());
+    let others = words
+        .iter()
+        .filter(|given| !given.flag.is_env() && !given.flag.asks_for_slice(given.value));
     Ok(others
         .map(|given| given.flag.written(given.value))
         .collect())
+}
+
+/// Whether a variable has no effect in a container of Divvy: the slice has what it asks for.
+pub fn is_ignored_variable(name: &str) -> bool {
+    name == values::VISIBLE_DEVICES
 }
 
 /// Whether a job may set this variable in its container.

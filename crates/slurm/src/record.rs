@@ -117,6 +117,9 @@ impl Record {
 pub struct Reported {
     /// Refusals of memory, over all GPUs of the slice.
     pub denials: u64,
+    /// Processes that the daemon killed for memory past the limiter.
+    #[serde(default)]
+    pub bypasses: usize,
     /// The words in the job's comment.
     pub comment: String,
 }
@@ -216,6 +219,7 @@ mod tests {
         record(7).write(&folder).unwrap();
         let told = Reported {
             denials: 3,
+            bypasses: 1,
             comment: "peak".into(),
         };
         told.write(&folder, 7).unwrap();

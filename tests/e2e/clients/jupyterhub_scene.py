@@ -171,7 +171,7 @@ async def scene(hub):
     return {
         "total": total,
         "taken": taken,
-        "running": [[job["name"], job["slices"][0]["share"]] for job in running],
+        "running": [[job["name"].rsplit("-", 1)[0], job["slices"][0]["share"]] for job in running],
         "stopped": [stopped["state"], stopped["end_reason"]],
         "refused": [wrong is not None, "GPU ['half'] is not one of" in (listed or ""), full is not None],
         "log": [line for line in Path(FOLDER, "hub.log").read_text().splitlines() if "error: " in line.lower()],
@@ -185,7 +185,8 @@ def main():
     log = open(Path(FOLDER, "hub.log"), "w")
     words = [sys.executable, "-m", "jupyterhub", "-f", str(config)]
     path = f"{os.path.dirname(sys.executable)}:{os.path.dirname(DIVVY)}:{os.environ['PATH']}"
-    around = {**os.environ, "PATH": path, "CONFIGPROXY_AUTH_TOKEN": TOKEN}
+    task = str(Path(CONFIG).with_name("divvy-task"))
+    around = {**os.environ, "PATH": path, "CONFIGPROXY_AUTH_TOKEN": TOKEN, "DIVVY_TASK": task}
     hub = subprocess.Popen(words, cwd=FOLDER, stdout=log, stderr=subprocess.STDOUT, env=around)
     try:
         print(json.dumps(asyncio.run(scene(Hub(ports[0])))))

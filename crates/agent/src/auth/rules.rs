@@ -110,10 +110,17 @@ impl Rules {
         let named = lists
             .into_iter()
             .find(|(_, list)| list.iter().any(|who| is(who, account)));
-        match named {
+        let role = match named {
             Some((role, _)) => Some(role),
             None => self.roles.others.role(),
-        }
+        };
+        // An engine releases what it holds, which a viewer cannot.
+        let least = self.is_engine(account).then_some(Role::User);
+        role.max(least)
+    }
+
+    fn is_engine(&self, account: &UserAccount) -> bool {
+        self.roles.engine.iter().any(|who| is(who, account))
     }
 
     /// What they may do here.
@@ -131,6 +138,7 @@ impl Rules {
             );
         };
         Ok(Caller {
+            is_engine: self.is_engine(&account),
             account,
             role,
             can_see_all: self.roles.commands == Commands::All,
@@ -222,6 +230,22 @@ mod tests {
         ] {
             assert_eq!(rules.role(&account), role, "{account:?}");
         }
+    }
+
+    #[test]
+    fn an_engine_is_a_user_at_least_and_holds_claims() {
+        let text = "engine = [\"ray\", \"@hubs\"]\noperator = [\"ray\"]\nothers = \"none\"";
+        let rules = parsed(text, 0).unwrap();
+        for (account, role) in [
+            (account(1001, "ray", (100, "users")), Role::Operator),
+            (account(1002, "hub", (400, "hubs")), Role::User),
+        ] {
+            let caller = rules.caller(account).unwrap();
+            assert_eq!((caller.role, caller.is_engine), (role, true));
+        }
+        let other = account(1003, "ana", (100, "users"));
+        assert!(rules.caller(other.clone()).is_err());
+        assert!(!open().caller(other).unwrap().is_engine);
     }
 
     #[test]

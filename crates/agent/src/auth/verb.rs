@@ -17,13 +17,15 @@ pub enum Verb {
     Exec,
     /// Remove unused objects.
     CleanUp,
+    /// Hold devices for programs of another scheduler.
+    HoldClaim,
     /// Change the node, or the rules for all users.
     Administer,
 }
 
 #[cfg(test)]
 impl Verb {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::View,
         Self::Read,
         Self::Submit,
@@ -31,6 +33,7 @@ impl Verb {
         Self::ChangeSelected,
         Self::Exec,
         Self::CleanUp,
+        Self::HoldClaim,
         Self::Administer,
     ];
 
@@ -43,6 +46,7 @@ impl Verb {
             Self::ChangeSelected => "select",
             Self::Exec => "enter",
             Self::CleanUp => "tidy",
+            Self::HoldClaim => "claim",
             Self::Administer => "govern",
         }
     }
@@ -101,7 +105,7 @@ pub fn known(method: &str, path: &str) -> Option<Verb> {
         ("GET" | "HEAD", Some("v1"), Some("claims"), None) => Some(Verb::View),
         // The controller knows the claim's owner, and decides.
         ("DELETE", Some("v1"), Some("claims"), Some(_)) => Some(Verb::Submit),
-        ("PUT", Some("v1"), Some("claims"), Some(_)) => Some(Verb::Administer),
+        ("PUT", Some("v1"), Some("claims"), Some(_)) => Some(Verb::HoldClaim),
         ("POST", Some("v1"), Some("jobs"), None) => Some(Verb::Submit),
         // The controller checks the owner of each selected job.
         ("PATCH", Some("v1"), Some("jobs"), None) => Some(Verb::ChangeSelected),
@@ -178,6 +182,7 @@ mod tests {
         (Verb::ChangeSelected, &["PATCH /v1/jobs"]),
         (Verb::Exec, &["POST /v1/jobs/{job}/exec"]),
         (Verb::CleanUp, &["POST /v1/mig/gc"]),
+        (Verb::HoldClaim, &["PUT /v1/claims/{uid}"]),
         (
             Verb::Administer,
             &[
@@ -186,7 +191,6 @@ mod tests {
                 "POST /v1/config/reload",
                 "PATCH /v1/gpus/{gpu}",
                 "PATCH /v1/projects/{project}",
-                "PUT /v1/claims/{uid}",
                 "POST /v1/projects/{project}",
             ],
         ),

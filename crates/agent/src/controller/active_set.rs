@@ -25,12 +25,35 @@ fn is_active(active: &ActiveJob) -> bool {
 
 /// The jobs that a tick checks, oldest first. A job of the list may be gone already.
 pub(super) fn active_jobs(jobs: &mut Jobs, io: &Io) -> Vec<JobId> {
-    let changes = io.store.changes();
-    if jobs.active_set.journal_version != Some(changes) {
-        jobs.active_set.jobs = list_active(jobs);
-        jobs.active_set.journal_version = Some(changes);
-    }
+    update(jobs, io);
     jobs.active_set.jobs.clone()
+}
+
+/// The jobs that are tied to a client which has ended, oldest first. `boot`: the kernel's id of this boot. It looks at
+/// each client once, however many jobs are tied to it.
+pub(super) fn jobs_of_ended_clients(jobs: &mut Jobs, io: &Io, boot: &str) -> Vec<JobId> {
+    update(jobs, io);
+    let tied = jobs.active_set.tied.iter();
+    let ended = tied.filter(|(tie, _)| tie.is_over(boot));
+    let mut ended: Vec<JobId> = ended.flat_map(|(_, jobs)| jobs).copied().collect();
+    ended.sort_unstable();
+    ended
+}
+
+fn update(jobs: &mut Jobs, io: &Io) {
+    let changes = io.store.changes();
+    if jobs.active_set.journal_version == Some(changes) {
+        return;
+    }
+    jobs.active_set.jobs = list_active(jobs);
+    jobs.active_set.tied.clear();
+    for (id, active) in &jobs.active {
+        if let Some(tie) = &active.job.spec.policy.tie {
+            let tied = &mut jobs.active_set.tied;
+            tied.entry(tie.clone()).or_default().push(*id);
+        }
+    }
+    jobs.active_set.journal_version = Some(changes);
 }
 
 fn list_active(jobs: &Jobs) -> Vec<JobId> {

@@ -112,15 +112,23 @@ fn below_context(gpus: &GpuState, job: &Job) -> Option<String> {
     })
 }
 
-/// Holds the devices that a claim names, or refuses the claim. A repeated claim gets the job that already holds it. The
-/// account of `by` is the owner.
+/// The users that a new claim concerns.
+#[derive(Clone, Copy)]
+pub(super) struct Holder<'a> {
+    /// The caller, with the account of the claim's owner.
+    pub owner: &'a Caller,
+    /// The caller's uid, where the owner is another user.
+    pub maker: Option<u32>,
+}
+
+/// Holds the devices that a claim names, or refuses the claim. A repeated claim gets the job that already holds it.
 pub(super) fn hold_claim(
     state: &mut State,
     fx: &mut Effects,
     io: &Io,
     uid: &str,
     body: v1::Claim,
-    by: &Caller,
+    Holder { owner: by, maker }: Holder<'_>,
 ) -> Result<Result<JobId, Error>, StoreError> {
     let devices = &state.gpus.devices;
     let uuid_of = |index| {
@@ -142,10 +150,11 @@ pub(super) fn hold_claim(
         Err(error) => return Ok(Err(error)),
     };
     let ClaimRequest {
-        claim,
+        mut claim,
         amount,
         compute,
     } = asked;
+    claim.maker = maker;
     let request = Request {
         compute,
         ..amount.into()
@@ -266,8 +275,24 @@ fn hold_existing(
     Ok(Ok(id))
 }
 
-/// Releases a claim; `None` if no job holds it. A slice may be released by its owner and by operators, any other claim
-/// by admins.
+/// The refusal for the owner of a slice that an engine holds. The engine counts the slice until its task ends, so a
+/// release in between would let two tasks have the same memory.
+fn refuse_for_owner(claim: &Claim, maker: u32) -> Error {
+    let name = &claim.uid;
+    let maker = match maker {
+        0 => "root".to_owned(),
+        uid => format!("uid {uid}"),
+    };
+    let why = format!(
+        "the slice {name} was created by {maker} for a task of another scheduler, which releases it at the task's end"
+    );
+    Error::new(ErrorCode::NotAllowed, why).hint(
+        "end the task in that scheduler, such as `scancel`; operators can release the slice too",
+    )
+}
+
+/// Releases a claim; `None` if no job holds it. A slice may be released by the user that created it and by operators,
+/// any other claim by admins.
 pub(super) fn release_claim(
     jobs: &mut Jobs,
     fx: &mut Effects,
@@ -280,11 +305,19 @@ pub(super) fn release_claim(
     };
     let job = jobs.active.get(&id).map(|active| &active.job);
     let slice = job.filter(|job| job.claim().is_some_and(Claim::is_slice));
-    let (verb, whose) = match slice {
-        Some(job) => (Verb::Change, by.whose(job.spec.credentials.uid)),
-        None => (Verb::Administer, JobRelation::None),
+    let allowed = match slice {
+        Some(job) => {
+            let maker = job.claim().and_then(|claim| Some((claim, claim.maker?)));
+            let owner = job.spec.credentials.uid;
+            let whose = by.whose(maker.map_or(owner, |(_, maker)| maker));
+            let refused = maker.filter(|_| by.account.uid == owner);
+            by.authorize(Verb::Change, whose).map_err(|error| {
+                refused.map_or(error, |(claim, maker)| refuse_for_owner(claim, maker))
+            })
+        }
+        None => by.authorize(Verb::Administer, JobRelation::None),
     };
-    if let Err(error) = by.authorize(verb, whose) {
+    if let Err(error) = allowed {
         return Ok(Err(error));
     }
     let cause = match slice.is_some() {

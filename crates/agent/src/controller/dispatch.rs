@@ -50,9 +50,15 @@ fn dispatch(
             by,
             named,
             turn,
+            client,
             reply,
         } => {
-            let result = submit::submit(state, fx, io, *submit, &by, named.as_deref())?;
+            let whose = submit::SubmitContext {
+                by: &by,
+                named: named.as_deref(),
+                client,
+            };
+            let result = submit::submit(state, fx, io, *submit, whose)?;
             match result {
                 SubmitOutcome::Job { id, warning } => fx.replies.jobs.push(JobReply {
                     reply,
@@ -137,9 +143,11 @@ fn dispatch(
             uid,
             claim,
             by,
+            maker,
             reply,
         } => {
-            let result = claims::hold_claim(state, fx, io, &uid, *claim, &by)?;
+            let whose = claims::Holder { owner: &by, maker };
+            let result = claims::hold_claim(state, fx, io, &uid, *claim, whose)?;
             fx.replies.claims.push((reply, result));
         }
         Message::ReleaseClaim { uid, by, reply } => {

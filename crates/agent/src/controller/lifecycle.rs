@@ -2,6 +2,7 @@
 
 pub(in crate::controller) mod cancel;
 pub(in crate::controller) mod change;
+pub(in crate::controller) mod client_tie;
 pub(in crate::controller) mod confirm;
 pub mod container;
 pub(in crate::controller) mod finalize;

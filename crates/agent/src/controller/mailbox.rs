@@ -12,7 +12,7 @@
 //! thread for each checkpoint operation.
 //!
 //! The controller takes calls and reads in the order of start-time fair queueing (Goyal, Vin and Cheng, 1996): one
-//! user's many or dear calls delay another user's by one message at most (decision 050).
+//! user's many or dear calls delay another user's by one message at most (decision 048).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -39,6 +39,7 @@ use crate::gpu::mig::MigReport;
 use crate::gpu::sample::NodeSample;
 use crate::host::account::UserAccount;
 use crate::host::clock::Instant;
+use crate::host::process::Process;
 use crate::host::user_permits::{UserPermit, UserSemaphores};
 use crate::journal::retention::{PruneBatch, PruneDone};
 use crate::model::validate::budget::written;
@@ -60,6 +61,8 @@ pub enum Message {
         named: Option<Box<UserAccount>>,
         /// A dry run's turn, kept until its estimate is done.
         turn: Option<Box<dyn Send>>,
+        /// The client's process, where the job is to end with it.
+        client: Option<Process>,
         reply: Reply<Job>,
     },
     /// Stops all processes of a job, or resumes them.
@@ -119,6 +122,8 @@ pub enum Message {
         claim: Box<Claim>,
         /// The caller, with the account of the claim's owner.
         by: Box<Caller>,
+        /// The caller's uid, where the owner is another user.
+        maker: Option<u32>,
         reply: Reply<JobId>,
     },
     /// Releases a claim; replies `None` if it is not held.
@@ -712,6 +717,7 @@ mod tests {
                 account,
                 role: crate::auth::Role::User,
                 can_see_all: false,
+                is_engine: false,
             });
             let named = None;
             Message::Submit {
@@ -719,6 +725,7 @@ mod tests {
                 by,
                 named,
                 turn: None,
+                client: None,
                 reply,
             }
             .places()

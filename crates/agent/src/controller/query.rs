@@ -546,6 +546,7 @@ pub fn node(jobs: &Jobs, io: &Io) -> v1::Node {
         home: io.config.home.state().display().to_string(),
         system: !io.config.rules.get().is_private(),
         on_bypass: io.config.confinement.on_bypass.to_string(),
+        claims_only: io.config.claims_only,
         front_end: io.config.front_end.clone(),
         config_file: (io.config.configured.file()).map(|path| path.display().to_string()),
         default_image: (io.config.containers.default.as_ref())

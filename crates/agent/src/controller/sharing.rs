@@ -74,7 +74,13 @@ pub(in crate::controller) fn settle(state: &mut State, io: &Io) {
     let active = active_set::active_jobs(&mut state.jobs, io);
     let active = active.iter().filter_map(|id| state.jobs.active.get(id));
     let held = held_by(active.map(|active| &**active), &state.jobs, &state.gpus);
-    io.registry.settle(&held);
+    // Another user's own daemon must not pass by the engine either.
+    let reserved = state.gpus.devices.iter().filter(|_| io.config.claims_only);
+    let reserved = reserved.filter(|device| device.is_managed).map(|device| {
+        let amount = Amount::WHOLE.at_most(device.gpu.usable());
+        (device.gpu.uuid.clone(), amount)
+    });
+    io.registry.settle(&held, &reserved.collect());
 }
 
 fn held_of(state: &State, gpu: &GpuUuid) -> Amount {

@@ -13,7 +13,7 @@ use super::lifecycle::job_sync::CLIENT_START;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{
-    cancel, confirm, container, idle, job_sync, offload, time_limits,
+    cancel, client_tie, confirm, container, idle, job_sync, offload, time_limits,
 };
 use crate::controller::mig::backoff;
 use crate::controller::observe::{unjournaled, usage};
@@ -30,6 +30,7 @@ pub(super) fn sweep(state: &mut State, fx: &mut Effects, io: &Io) -> Result<(), 
     job_sync::reap_supervisors(&mut state.jobs, &mut state.children);
     backoff::expire_backoffs(&mut state.mig, fx);
     observe::check_driver_timeout(&mut state.jobs, &mut state.gpus, fx, io)?;
+    client_tie::cancel_without_client(state, fx, io)?;
     time_limits::enforce_time_limits(&mut state.jobs, fx, io)?;
     usage::flush_usage(&mut state.jobs, &mut state.timers, io)?;
     idle::check_idle_jobs(&mut state.jobs, &mut state.timers, fx, io)?;

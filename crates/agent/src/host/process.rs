@@ -71,6 +71,17 @@ impl Process {
         stat(self.pid).is_some_and(|stat| stat.start_time == self.start_time && stat.is_alive())
     }
 
+    /// Whether it is known to have ended. Unlike the opposite of [`is_alive`](Self::is_alive), an error of the kernel,
+    /// such as too many open files, is no end.
+    pub fn has_ended(self) -> bool {
+        match fs::symlink_metadata(proc_path(self.pid, "stat")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+            Err(_) => false,
+            Ok(_) => stat(self.pid)
+                .is_some_and(|stat| stat.start_time != self.start_time || !stat.is_alive()),
+        }
+    }
+
     /// Whether a signal has stopped it, so that it does nothing until it is continued. A stop of a debugger's may be
     /// over at once.
     pub fn is_stopped(self) -> bool {

@@ -75,7 +75,7 @@ async fn authenticate(api: &Api, peer: &Peer, shown: Option<&Token>) -> Result<C
             };
             Ok(api.rules.get().caller(account)?)
         }
-        Peer::Local { uid, gid } => {
+        Peer::Local { uid, gid, .. } => {
             // With unknown groups, an account could have a lower role.
             let account = account::recent(uid, gid).await.map_err(|error| {
                 Error::new(ErrorCode::Internal, error_chain(&error))

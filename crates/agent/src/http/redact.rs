@@ -148,6 +148,7 @@ mod tests {
             },
             role: Role::User,
             can_see_all: false,
+            is_engine: false,
         };
         Redactor {
             visibility: Visibility::of(&caller),

@@ -173,6 +173,9 @@ impl<F: Fn(u32) -> bool> Local<F> {
             .map_or(Peer::Unknown, |peer| Peer::Local {
                 uid: peer.uid(),
                 gid: peer.gid(),
+                pid: (peer.pid())
+                    .and_then(|pid| u32::try_from(pid).ok())
+                    .filter(|pid| *pid > 0),
             });
         let uid = match peer {
             Peer::Local { uid, .. } => uid,

@@ -13,6 +13,8 @@ use crate::job_dir::injection::InjectionPolicy;
 /// Label with the job's number, and label with the name of the job's instance.
 pub const JOB: &str = "divvy.job";
 pub const INSTANCE: &str = "divvy.instance";
+/// Label with the job's name: the engine's own names are one space for all users, so a container's has the number.
+pub const NAME: &str = "divvy.name";
 /// Label that names the journal that has the job: one that was begun anew gives the same numbers again.
 pub const JOURNAL: &str = "divvy.journal";
 /// Label of a container that another program has started in a job's slice: the name that the job's own would have.

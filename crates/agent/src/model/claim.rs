@@ -26,6 +26,9 @@ pub struct Claim {
     /// What releases it besides a call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends: Option<End>,
+    /// Uid of the user that created it, where that is not the owner: another scheduler, which alone releases it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maker: Option<u32>,
     /// The kernel's id of the boot in which it was made: nothing that uses it outlives that.
     pub boot: String,
 }
@@ -135,6 +138,7 @@ pub fn parse(
             pods: body.pods,
             devices: body.devices,
             ends: body.ends.as_ref().map(End::parse).transpose()?,
+            maker: None,
             boot: boot.to_owned(),
         },
     })

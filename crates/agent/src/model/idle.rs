@@ -117,6 +117,7 @@ mod tests {
             },
             role,
             can_see_all: false,
+            is_engine: false,
         };
         let daemons = Some(on(60, IdleAction::Suspend));
         for (own, allowed) in [

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::auth::{Caller, Role};
+use crate::host::process::Process;
 use crate::model::cause::Cause;
 use crate::model::cause::StopRecord;
 use crate::model::claim::Claim;
@@ -116,9 +117,27 @@ pub struct JobPolicy {
     /// What is started when it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub notify: Option<String>,
+    /// The client with which it ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tie: Option<Tie>,
     /// Its environment has its numbers by the names of Slurm.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub slurm_names: bool,
+}
+
+/// A job's bond to its client: the job is cancelled once the client has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Tie {
+    pub client: Process,
+    /// The kernel's id of the boot: another boot may have a process with the same pid and start time.
+    pub boot: String,
+}
+
+impl Tie {
+    /// Whether the client has ended. `boot`: the kernel's id of this boot.
+    pub fn is_over(&self, boot: &str) -> bool {
+        self.boot != boot || self.client.has_ended()
+    }
 }
 
 /// A job, or an array, that another runs after.
@@ -247,6 +266,7 @@ impl JobPolicy {
             labels: submit.labels.clone(),
             digest: None,
             claim: None,
+            tie: None,
             output: submit.output.clone(),
             notify: submit.notify.clone(),
             slurm_names: submit

@@ -156,6 +156,8 @@ pub struct Entry {
     boot: [u8; 16],
     sequence: u64,
     gpus: BTreeMap<[u8; 16], Record>,
+    /// What the file says at least to be held: more than is, where the others are to get nothing.
+    reserved: BTreeMap<[u8; 16], Amount>,
 }
 
 /// The entry has no room for another GPU.
@@ -170,6 +172,7 @@ impl Entry {
             boot: boot(),
             sequence: 0,
             gpus: BTreeMap::new(),
+            reserved: BTreeMap::new(),
         }
     }
 
@@ -215,6 +218,26 @@ impl Entry {
         self.gpus = records.take(GPUS).collect();
     }
 
+    /// Keeps these amounts from all other daemons, whether they are held or not. They do not outlive the daemon.
+    pub fn reserve(&mut self, reserved: &BTreeMap<GpuUuid, Amount>) {
+        let reserved = reserved.iter();
+        self.reserved = reserved
+            .map(|(gpu, amount)| (gpu.to_bytes(), *amount))
+            .collect();
+    }
+
+    /// The records as the others read them.
+    fn published(&self) -> BTreeMap<[u8; 16], Record> {
+        let mut gpus = self.gpus.clone();
+        for (gpu, amount) in &self.reserved {
+            if gpus.len() < GPUS || gpus.contains_key(gpu) {
+                let record = gpus.entry(*gpu).or_default();
+                record.held = record.held.max(*amount);
+            }
+        }
+        gpus
+    }
+
     /// Adds the amounts of an earlier entry where they are greater.
     pub fn keep(&mut self, before: &Self) {
         for (gpu, record) in &before.gpus {
@@ -252,20 +275,21 @@ impl Entry {
     }
 
     fn encode(&self) -> [u8; COPY] {
+        let gpus = self.published();
         let mut copy = [0; COPY];
         let mut out = Cursor {
             bytes: &mut copy,
             at: 0,
         };
         out.put(&MAGIC);
-        out.put(&u32::try_from(self.gpus.len()).unwrap_or(0).to_le_bytes());
+        out.put(&u32::try_from(gpus.len()).unwrap_or(0).to_le_bytes());
         out.put(&self.writer.flags().to_le_bytes());
         out.put(&self.sequence.to_le_bytes());
         out.put(&[0; 8]);
         out.put(&self.boot);
         out.put(&self.driver.0.to_le_bytes());
         out.at = HEADER;
-        for (gpu, record) in &self.gpus {
+        for (gpu, record) in &gpus {
             out.put(gpu);
             for amount in [record.held, record.intent, record.kept] {
                 out.put(&amount.memory.get().to_le_bytes());
@@ -273,7 +297,7 @@ impl Entry {
             }
             out.put(&record.used.get().to_le_bytes());
         }
-        let sum = checksum(&copy, self.gpus.len());
+        let sum = checksum(&copy, gpus.len());
         copy[CHECKSUM..CHECKSUM + 8].copy_from_slice(&sum.to_le_bytes());
         copy
     }
@@ -344,6 +368,7 @@ fn decode(copy: &[u8; COPY]) -> Option<Entry> {
         boot: copy.get(32..48)?.try_into().ok()?,
         sequence: number(16)?,
         gpus,
+        reserved: BTreeMap::new(),
     })
 }
 

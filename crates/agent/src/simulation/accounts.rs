@@ -43,5 +43,6 @@ pub fn caller(name: &str) -> Caller {
         },
         role: if is_other { Role::User } else { Role::Admin },
         can_see_all: !is_other,
+        is_engine: false,
     }
 }

@@ -64,6 +64,7 @@ impl Run {
                 ..Claim::default()
             }),
             by: Box::new(accounts::caller(ME)),
+            maker: None,
             reply: oneshot::channel().0,
         });
     }

@@ -293,6 +293,7 @@ fn config(home: &Home, manner: DaemonOptions) -> Config {
             cdi: Some(home.state().join("cdi")),
             ..Containers::default()
         },
+        claims_only: false,
         rules: Live::new(rules(home)),
         configured: Configured::default(),
         needs_restart: Vec::new(),

@@ -734,6 +734,7 @@ impl Run {
             by: Box::new(accounts::caller(who)),
             named: None,
             turn: None,
+            client: None,
             reply,
         });
         self.pending.push(Pending {

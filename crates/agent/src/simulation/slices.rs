@@ -66,6 +66,7 @@ impl Run {
                 ..Claim::default()
             }),
             by: Box::new(accounts::caller(owner)),
+            maker: None,
             reply: oneshot::channel().0,
         });
     }

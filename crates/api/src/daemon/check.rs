@@ -280,6 +280,9 @@ pub fn together(options: &DaemonOptions) -> Vec<Violation> {
         if options.device_nodes == DeviceNodes::Jobs {
             refuse(&["device-nodes"], "limits on device nodes");
         }
+        if options.claims_only {
+            refuse(&["claims-only"], "claims of an engine alone");
+        }
     }
     if let Some(address) = listen.listen {
         if !address.ip().is_loopback() {

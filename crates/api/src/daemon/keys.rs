@@ -110,6 +110,7 @@ pub const KEYS: &[Key] = &[
     key!("idle", ["idle-timeout"], Reload, idle),
     key!("on-bypass", ["on-bypass"], Reload, on_bypass),
     key!("device-nodes", ["device-nodes"], Restart, device_nodes),
+    key!("claims-only", ["claims-only"], Reload, claims_only),
     key!(
         "refuse-user-namespaces",
         ["user-namespaces"],
@@ -215,6 +216,7 @@ pub const KEYS: &[Key] = &[
     file_only!("roles.operator"),
     file_only!("roles.user"),
     file_only!("roles.viewer"),
+    file_only!("roles.engine"),
     file_only!("roles.others"),
     file_only!("roles.commands"),
     file_only!("roles.containers"),
@@ -281,6 +283,7 @@ mod tests {
             on_bypass: Some(BypassPolicy::Deny),
             refuse_user_namespaces: true,
             device_nodes: DeviceNodes::Jobs,
+            claims_only: true,
             listen: ListenOptions {
                 system: true,
                 beside_system: true,
@@ -340,6 +343,7 @@ mod tests {
                 operator: Vec::new(),
                 user: Vec::new(),
                 viewer: Vec::new(),
+                engine: Vec::new(),
                 others: Others::None,
                 commands: Commands::All,
                 containers: Containers::Any(Role::User),

@@ -4,6 +4,7 @@
 //! admin    = ["ana", "@wheel"]      # users by name or number, groups with @
 //! operator = [1004]
 //! others   = "user"                 # viewer, user, operator, admin, or none: they are refused
+//! engine   = ["ray"]                # these hold claims, such as slices, besides admins
 //! commands = "owner"                # jobs' commands are visible to owner and operators, or to "all" users
 //! containers = "admin"              # the least role that may run any container
 //! ```
@@ -55,6 +56,8 @@ pub struct RoleOptions {
     pub operator: Vec<Principal>,
     pub user: Vec<Principal>,
     pub viewer: Vec<Principal>,
+    /// Users that hold claims besides admins: other schedulers. Each has at least the role user.
+    pub engine: Vec<Principal>,
     /// The role of users without one.
     pub others: Others,
     /// The users that see the commands of jobs.
@@ -69,6 +72,7 @@ impl Default for RoleOptions {
             operator: Vec::new(),
             user: Vec::new(),
             viewer: Vec::new(),
+            engine: Vec::new(),
             others: Others::User,
             commands: Commands::Owner,
             // The right to name the folders that a container mounts amounts to root's rights.

@@ -52,6 +52,6 @@ pub enum BypassAction {
     Warned,
     /// The limiter refuses further allocations of the slice while the bypass lasts.
     Denied,
-    /// The daemon killed the process, and its job with it.
+    /// The daemon killed the process, and its job with it. Of a claim, it killed the process alone.
     Killed,
 }

@@ -158,6 +158,10 @@ pub struct Submit {
     /// once, without GPUs, for at most one minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<String>,
+    /// Cancel the job when the process that makes this call has ended, by SIGKILL too. The kernel names that process,
+    /// so this has no effect over TCP; the answer then has a warning.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub with_client: bool,
 }
 
 /// Rule for a job whose GPUs are idle.
@@ -553,6 +557,9 @@ pub struct Job {
     /// Command that the daemon runs when the job has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notify: Option<String>,
+    /// Process ID of the client with which the job ends (`with_client`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_pid: Option<u32>,
     /// User who holds the pending job. Absent for a job that is not held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<JobHold>,

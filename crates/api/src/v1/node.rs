@@ -32,6 +32,9 @@ pub struct Node {
     /// Policy for bypasses of the limiter: `warn`, `deny` or `kill`.
     #[serde(default)]
     pub on_bypass: String,
+    /// Whether only claims get GPUs, and no jobs of users below the role admin.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub claims_only: bool,
     /// Front end that takes jobs from another scheduler. Absent if there is none.
     #[serde(default)]
     pub front_end: Option<FrontEnd>,

@@ -132,7 +132,12 @@ impl Judged {
             return self.leave_out(&argument, why);
         }
         match docker::options(&argument.0) {
-            Ok(_) => self.kept.push(argument),
+            Ok(options) => match options.ignored.first() {
+                None => self.kept.push(argument),
+                Some(flag) => self.left_out.push(format!(
+                    "divvy: ignoring a docker argument: {flag} has no effect, as the slice decides which GPUs the container gets\n"
+                )),
+            },
             Err(refused) => {
                 if argument.is_host_ipc() {
                     self.host_ipc = Some(self.left_out.len());
@@ -252,7 +257,7 @@ mod tests {
         assert_eq!(kept(&judged), expected);
         let said = judged.left_out.concat();
         for name in [
-            "--gpus=all",
+            "--gpus all",
             "--privileged",
             "--volume=/:/host",
             "LD_PRELOAD",

@@ -236,7 +236,7 @@ fn a_task_that_tries_to_get_out_of_its_slice_is_told_so_in_its_log() {
     );
     let said = launch.lines[1..].concat();
     for named in [
-        "--gpus=all",
+        "--gpus all",
         "--privileged",
         "LD_PRELOAD",
         "/tmp/clearml.conf",

@@ -81,6 +81,10 @@ pub fn describe(job: &Job, view: View) -> String {
     if errors != written {
         facts.add("  errors", &text::clean(&errors));
     }
+    let client = job
+        .client_pid
+        .map(|pid| format!("process {pid}; the job ends with it"));
+    facts.add("client", &client.unwrap_or_default());
     facts.add(
         "notify",
         &text::clean(job.notify.as_deref().unwrap_or_default()),

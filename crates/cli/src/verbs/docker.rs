@@ -32,15 +32,21 @@ fn run_container(words: &[String], backend: Backend) -> Outcome {
     }
     let line = docker::parse_command_line(words, SLICE_FLAGS)
         .map_err(|refused| container::refusal(&refused))?;
-    let job = slice_flags(&line.own)?.job;
+    let args::Run {
+        job,
+        outlive_client,
+        ..
+    } = slice_flags(&line.own)?;
     let asked = container::parse_container(&line.image, &line.arguments)?;
+    container::report_ignored(&asked);
     let runner = match asked.detach {
         true => Runner::Supervisor,
         false => Runner::Client,
     };
     let wanted = DaemonWanted::from(&job);
-    let submission = ask::contained(&job, asked, line.command, runner)?;
+    let mut submission = ask::contained(&job, asked, line.command, runner)?;
     if runner == Runner::Client {
+        submission.with_client = !outlive_client;
         return run::on_terminal(submission, wanted, backend);
     }
     let job = block_on(async { Ok(submit::once(&wanted.client()?, submission, wanted).await?) })?;

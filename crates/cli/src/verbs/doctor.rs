@@ -1,5 +1,7 @@
 //! `doctor`: diagnostics of this machine from the agent's side of the program, and of the running daemon.
 
+mod engines;
+
 use std::process::ExitCode;
 
 use divvy_api::home::Home;
@@ -26,6 +28,9 @@ pub fn doctor(args: &args::Doctor, backend: Backend) -> Outcome {
     findings.extend(node.as_ref().map(|node| daemon(node, is_installed)));
     findings.extend(config(node.as_ref().and_then(|node| node.as_ref().ok())));
     findings.extend(node.iter().flatten().filter_map(journal));
+    findings.extend(
+        (node.iter().flatten()).filter_map(|node| engines::finding(node, &engines::found())),
+    );
     print(render::list(
         &findings,
         args.read.output,

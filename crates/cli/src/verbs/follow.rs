@@ -67,6 +67,11 @@ impl Log {
         }
     }
 
+    /// With this patience for a daemon that is away.
+    pub(super) fn reconnecting(self, away: Reconnect) -> Self {
+        Self { away, ..self }
+    }
+
     /// From this place on.
     pub(super) fn from(start: LogStart) -> Self {
         Self {

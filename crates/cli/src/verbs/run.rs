@@ -40,7 +40,8 @@ pub(super) enum StartWait {
 }
 
 pub fn run(args: &args::Run, backend: Backend) -> Outcome {
-    let submit = ask::submit(&args.job, Runner::Client)?;
+    let mut submit = ask::submit(&args.job, Runner::Client)?;
+    submit.with_client = !args.outlive_client;
     if args.no_daemon {
         if let Err(missing) = ask::program::look_up(&submit) {
             return Ok(ExitCode::from(refuse(&missing)));

@@ -59,10 +59,16 @@ pub async fn run(client: &Client, submission: Submit, wanted: DaemonWanted<'_>) 
         runner: Runner::Supervisor,
         ..submission
     };
+    // The daemon cancels the job once this process has ended, so it waits for as long as the daemon is away.
+    let away = || match submission.with_client {
+        true => Reconnect::without_end(),
+        false => Reconnect::default(),
+    };
+    let (output, mut away) = (Log::from_start().reconnecting(away()), away());
     let job = submit::once(client, submission, wanted).await?;
     let mut signals = Signals::that_end()?;
     until_started(client, job.clone(), &mut signals).await?;
-    let output = Log::from_start().follow(client, &job.id);
+    let output = output.follow(client, &job.id);
     tokio::pin!(output);
     let requeues = stop_reasons::report_requeues(client, &job.id);
     tokio::pin!(requeues);
@@ -77,7 +83,6 @@ pub async fn run(client: &Client, submission: Submit, wanted: DaemonWanted<'_>) 
         }
         cancel(client, &job.id).await?;
     }
-    let mut away = Reconnect::default();
     loop {
         match client.wait(&job.id, WaitFor::Ended, POLL).await {
             Ok(job) if job.ended_at.is_some() => {

@@ -5,14 +5,14 @@ use std::hash::{BuildHasher, RandomState};
 use std::process::ExitCode;
 
 use divvy_api::client::Client;
-use divvy_api::v1::{ErrorCode, Job, Runner, Submit};
+use divvy_api::v1::{Error, ErrorCode, Job, Runner, Submit};
 
 use super::{Outcome, files};
 use crate::args::Format;
 use crate::error_output::Result;
 use crate::output::{print, say, view};
 use crate::start::DaemonWanted;
-use crate::{args, ask, container, render, start};
+use crate::{args, ask, container, render, start, text};
 
 pub async fn submit(mut args: args::Submit) -> Outcome {
     if let Some(line) = &args.wrap {
@@ -29,6 +29,7 @@ pub async fn submit(mut args: args::Submit) -> Outcome {
                 words => ask::command(words)?,
             };
             let asked = container::parse_container(image, &flags)?;
+            container::report_ignored(&asked);
             ask::contained(&args.job, asked, command, Runner::Supervisor)?
         }
     };
@@ -84,6 +85,7 @@ pub(super) async fn once(
 ) -> Result<Job> {
     submit.idempotency_key.get_or_insert_with(fresh_key);
     start::agent(client, wanted).await?;
+    refuse_in_engines_slice(client).await?;
     let job = match client.submit(&submit).await {
         Err(error) if error.code == ErrorCode::NoDaemon => {
             start::agent(client, wanted).await?;
@@ -95,6 +97,36 @@ pub(super) async fn once(
         say(&format!("warning: {warning}"));
     }
     Ok(job)
+}
+
+/// Refuses a job for a program that runs in a slice of another scheduler: the job would take a further part of a GPU, past
+/// the amount that the scheduler counts.
+async fn refuse_in_engines_slice(client: &Client) -> Result<()> {
+    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let Some(id) = variable("DIVVY_JOB_ID") else {
+        return Ok(());
+    };
+    // The number may be of another daemon, and the job may be over: then the daemon decides about this one.
+    let Ok(job) = client.job(&id).await else {
+        return Ok(());
+    };
+    let is_here = job.ended_at.is_none()
+        && variable("DIVVY_SLICE").is_none_or(|slice| job.slice_directory == Some(slice));
+    let Some(claim) = job.claim.as_ref().filter(|_| is_here) else {
+        return Ok(());
+    };
+    let why = format!(
+        "this program is in the slice {} of another scheduler, and a job would take GPU memory beside it",
+        text::clean(&claim.uid)
+    );
+    let limits = job.slices.iter().map(|slice| {
+        let limit = text::memory(slice.memory_limit_bytes);
+        format!("{limit} of GPU {}", slice.gpu_index)
+    });
+    let limits = limits.collect::<Vec<_>>().join(", ");
+    Err(Error::new(ErrorCode::NotAllowed, why).hint(format!(
+        "start the program without `divvy run` and `divvy submit`: it has the slice's {limits}"
+    )))
 }
 
 /// 128 random bits: the standard library seeds each of its hashers from the system's randomness.

@@ -59,6 +59,11 @@ impl Flag {
         }
     }
 
+    /// Whether it asks for what the slice has anyway.
+    pub fn asks_for_slice(&self, value: &str) -> bool {
+        matches!((self.long, value), ("gpus", "all") | ("runtime", "nvidia"))
+    }
+
     pub fn is_env(&self) -> bool {
         matches!(self.long, "env" | "env-file")
     }
@@ -128,11 +133,6 @@ const fn refuse(why: &'static str, hint: &'static str) -> FlagRule {
     FlagRule::Refuse { why, hint }
 }
 
-/// What a job's GPUs are is said to Divvy.
-const GPUS: FlagRule = refuse(
-    "it would give the container GPUs outside its slice",
-    "use -g or --gpu-memory before the image; Divvy adds the devices",
-);
 const DEVICES: FlagRule = refuse(
     "a device of the host would bypass the limiter",
     "leave it out: the GPU's devices come with the slice",
@@ -247,7 +247,7 @@ pub const FLAGS: &[Flag] = &[
         "env",
         Some('e'),
         UserRule::Allow,
-        set!(env: each values::env),
+        FlagRule::Take(values::env),
     ),
     valued("env-file", None, UserRule::Allow, set!(env_files: many)),
     valued(
@@ -256,7 +256,7 @@ pub const FLAGS: &[Flag] = &[
         UserRule::Allow,
         set!(expose: each values::exposed),
     ),
-    valued("gpus", None, UserRule::Refused, GPUS),
+    valued("gpus", None, UserRule::Allow, FlagRule::Take(values::gpus)),
     valued(
         "group-add",
         None,
@@ -371,11 +371,8 @@ pub const FLAGS: &[Flag] = &[
     valued(
         "runtime",
         None,
-        UserRule::Refused,
-        refuse(
-            "another runtime may add GPUs and omit the limiter",
-            "leave it out",
-        ),
+        UserRule::Allow,
+        FlagRule::Take(values::runtime),
     ),
     valued(
         "security-opt",

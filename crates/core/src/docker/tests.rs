@@ -149,8 +149,8 @@ fn mounts_and_ports_are_taken_apart() {
 
 /// Every way out of a slice that is known, in the ways they can be written.
 const ESCAPES: &[&str] = &[
-    "--gpus all",
-    "--gpus=all",
+    "--gpus 2",
+    "--gpus device=2",
     "--gpus '\"device=2\"'",
     "--privileged",
     "--privileged=true",
@@ -164,8 +164,8 @@ const ESCAPES: &[&str] = &[
     "--device=/dev/nvidia0:/dev/x",
     "--device nvidia.com/gpu=all",
     "--device-cgroup-rule 'c 195:* rwm'",
-    "--runtime nvidia",
-    "--runtime=nvidia",
+    "--runtime runc",
+    "--runtime=/usr/bin/nvidia",
     "-v /var/run/docker.sock:/var/run/docker.sock",
     "-v /run/docker.sock:/x",
     "-v /run:/x",
@@ -213,7 +213,6 @@ const ESCAPES: &[&str] = &[
     "--network slirp4netns:allow_host_loopback=true",
     "--network bridge:ip=10.0.0.9",
     "-e DIVVY_SLICE",
-    "-e NVIDIA_VISIBLE_DEVICES=all",
     "-e CUDA_VISIBLE_DEVICES=0",
     "-l divvy.job=7",
     "--restart always",
@@ -234,6 +233,36 @@ fn every_known_way_out_of_a_slice_is_refused_by_name_with_a_hint() {
         }
         assert!(!refusal.hint().is_empty(), "{line}");
     }
+}
+
+#[test]
+fn a_tutorials_flags_for_gpus_have_no_effect_in_a_slice() {
+    let line = "--gpus all --runtime=nvidia -e NVIDIA_VISIBLE_DEVICES=2 -e A=1 --init";
+    let options = parse(line);
+    let ignored = [
+        "--gpus all",
+        "--runtime=nvidia",
+        "-e NVIDIA_VISIBLE_DEVICES=2",
+    ];
+    assert_eq!(options.ignored, ignored);
+    assert_eq!(options.env, [("A".to_owned(), Some("1".to_owned()))]);
+    // None of them reaches the engine.
+    assert_eq!(without_env(&split_words(line)).unwrap(), ["--init"]);
+}
+
+#[test]
+fn all_refused_flags_of_a_line_are_named_together() {
+    let refusal = refused("--ipc=host --privileged -v /srv:/srv --cpus nine");
+    assert!(refusal.is_escape());
+    let (text, hint) = (refusal.to_string(), refusal.hint());
+    for (flag, way) in [
+        ("--ipc=host", "--shm-size"),
+        ("--privileged", "--privileged: leave it out"),
+        ("--cpus=nine", "--cpus: write it"),
+    ] {
+        assert!(text.contains(flag) && hint.contains(way), "{text}\n{hint}");
+    }
+    assert!(!text.contains("/srv"));
 }
 
 #[test]

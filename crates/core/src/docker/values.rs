@@ -124,9 +124,12 @@ pub fn size_or_unlimited(text: &str) -> Result<i64, ValueError> {
     }
 }
 
+/// The variable of NVIDIA's container runtime.
+pub const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
+
 /// Variables that say which GPUs there are, which libraries a program gets, and whether it is limited.
 pub fn env_name(name: &str) -> Result<(), ValueError> {
-    const GPUS: &[&str] = &["NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"];
+    const GPUS: &[&str] = &[VISIBLE_DEVICES, "CUDA_VISIBLE_DEVICES"];
     const LOADER: &[&str] = &["LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT"];
     if name.is_empty() || name.contains('\0') {
         return Err(wrong("needs a name: NAME=VALUE"));
@@ -152,13 +155,46 @@ pub fn env_name(name: &str) -> Result<(), ValueError> {
     Ok(())
 }
 
-pub fn env(text: &str) -> Result<(String, Option<String>), ValueError> {
+pub fn env(options: &mut Options, text: &str) -> Result<(), ValueError> {
     let (name, value) = match text.split_once('=') {
         Some((name, value)) => (name, Some(value.to_owned())),
         None => (text, None),
     };
+    // Each tutorial sets it, and the container gets the value of the slice.
+    if name == VISIBLE_DEVICES {
+        options.ignored.push(format!("-e {text}"));
+        return Ok(());
+    }
     env_name(name)?;
-    Ok((name.to_owned(), value))
+    options.env.push((name.to_owned(), value));
+    Ok(())
+}
+
+/// `all` is what a tutorial has, and in a slice all GPUs are those of the slice. Other values name other GPUs.
+pub fn gpus(options: &mut Options, text: &str) -> Result<(), ValueError> {
+    match text {
+        "all" => {
+            options.ignored.push("--gpus all".to_owned());
+            Ok(())
+        }
+        _ => Err(ValueError::Escape {
+            why: "it would give the container GPUs outside its slice",
+            hint: "use -g or --gpu-memory before the image; Divvy adds the devices",
+        }),
+    }
+}
+
+pub fn runtime(options: &mut Options, text: &str) -> Result<(), ValueError> {
+    match text {
+        "nvidia" => {
+            options.ignored.push("--runtime=nvidia".to_owned());
+            Ok(())
+        }
+        _ => Err(ValueError::Escape {
+            why: "another runtime may add GPUs and omit the limiter",
+            hint: "leave it out",
+        }),
+    }
 }
 
 pub fn label(options: &mut Options, text: &str) -> Result<(), ValueError> {

@@ -49,7 +49,7 @@ const WAYS: &[&[&str]] = &[
     ],
     &[
         "--set-json",
-        r#"node={"nodeSelector":{"nvidia.com/gpu.present":"true"},"kubeletDir":"/data/kubelet","agent":{"args":["--on-bypass","kill"],"env":[{"name":"A","value":"b"}]},"plugin":{"env":[{"name":"A","value":"b"}]},"affinity":{"nodeAffinity":{}}}"#,
+        r#"node={"nodeSelector":{"nvidia.com/gpu.present":"true"},"kubeletDir":"/data/kubelet","agent":{"args":["--on-bypass","kill"],"claimsOnly":false,"env":[{"name":"A","value":"b"}]},"plugin":{"env":[{"name":"A","value":"b"}]},"affinity":{"nodeAffinity":{}}}"#,
         "--set-json",
         r#"controller={"affinity":{"podAntiAffinity":{}},"tolerations":[{"operator":"Exists"}],"nodeSelector":{"a":"b"},"env":[{"name":"A","value":"b"}]}"#,
     ],
@@ -260,6 +260,19 @@ fn an_update_starts_the_new_pod_first_where_kubelet_can_have_two() {
     assert_eq!(surge(&["--set", "node.update=recreate"]).unwrap(), after);
     let forced = ["--kube-version", "1.32.9", "--set", "node.update=surge"];
     assert_eq!(surge(&forced).unwrap(), first);
+}
+
+#[test]
+fn the_agent_gives_gpus_to_claims_alone_unless_a_value_opens_the_node() {
+    let open = ["--set", "node.agent.claimsOnly=false"];
+    for (values, expected) in [(&[][..], &["--claims-only"][..]), (&open[..], &[][..])] {
+        let Some(chart) = chart(values) else { return };
+        let mut objects = chart.objects.iter();
+        let node = objects.find(|object| object["kind"] == "DaemonSet");
+        let agent = &node.unwrap()["spec"]["template"]["spec"]["containers"][0];
+        let args = agent["args"].as_array().unwrap();
+        assert_eq!(args, expected, "{values:?}");
+    }
 }
 
 /// Kubelet runs a probe in the mount namespace of its container's first process: the agent's stays in the image.

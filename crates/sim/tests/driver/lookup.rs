@@ -1,5 +1,8 @@
 //! `cuGetProcAddress` as observed on driver 535, and the library's exports.
 
+use std::io::Write as _;
+use std::process::Stdio;
+
 use divvy_testkit::{Bounded as _, programs};
 
 use crate::machine::{Client, Machine};
@@ -106,12 +109,26 @@ fn the_first_form_answers_with_an_error_code() {
 }
 
 #[test]
-fn export_tables_are_not_served() {
+fn a_driver_without_export_tables_says_once_why_the_runtime_fails() {
     let machine = Machine::new("l4-24gb:1");
-    let mut client = machine.client();
-    client.ok(&["bytes id 6bd5fb6c5bf4e74a8987d93912fd9df9"]);
-    assert_eq!(client.call("cuGetExportTable &table &id"), 1);
-    assert_eq!(client.value("table"), 0);
+    let mut command = machine.with("NOTHING", "").command();
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("starts");
+    let ask = "cuGetExportTable &table &id\n";
+    let orders = format!("bytes id 6bd5fb6c5bf4e74a8987d93912fd9df9\n{ask}{ask}get table\n");
+    let mut listens = child.stdin.take().expect("piped");
+    listens.write_all(orders.as_bytes()).expect("listens");
+    drop(listens);
+    let output = child.output_bounded().expect("ends");
+    let answers = String::from_utf8_lossy(&output.stdout);
+    let answers: Vec<&str> = answers.lines().collect();
+    assert_eq!(answers[..3], ["0", "1", "1"]);
+    assert!(answers[3].starts_with("0000000000000000"), "{answers:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(
+        said.contains("CUDA runtime") && said.contains("simulated GPUs"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What a job's output and its comment have after a step.
 
-use divvy_api::v1::Slice;
+use divvy_api::v1::{Bypass, Slice};
 use divvy_core::Bytes;
 use spank_divvy::record::Reported;
 
@@ -23,20 +23,29 @@ pub async fn say(
     let folder = records();
     let before = Reported::read(&folder, job);
     let denials = held.slices.iter().map(|slice| slice.denials).sum();
+    let mut text = String::new();
     if denials > before.denials {
-        let mut text = String::new();
         for slice in held.slices.iter().filter(|slice| slice.denials > 0) {
             text.push_str(&refusals(slice, &held.job, node));
             text.push('\n');
         }
-        print(&text);
     }
+    let bypasses = daemon.bypasses(&held).await?;
+    for bypass in bypasses.iter().skip(before.bypasses) {
+        text.push_str(&kill(bypass, node));
+        text.push('\n');
+    }
+    print(&text);
     let comment = peaks(&held.slices, node);
     let is_new = config.comment && comment != before.comment;
     if is_new && let Err(why) = comment_with(programs, job, node, &comment) {
         eprintln!("divvy-slurm: job {job}: {why}");
     }
-    let now = Reported { denials, comment };
+    let now = Reported {
+        denials,
+        bypasses: bypasses.len(),
+        comment,
+    };
     if now != before {
         now.write(&folder, job)
             .map_err(|error| Trouble::Refused(error.to_string()))?;
@@ -60,9 +69,23 @@ fn refusals(slice: &Slice, job: &str, node: &str) -> String {
         count => format!("{count} requests for memory were"),
     };
     format!(
-        "GPU {} of {node}: {requests} refused at the limit of {limit}{}; `divvy oom {job}` there has more",
+        "GPU {} of {node}: since the job's start, {requests} refused at the limit of {limit}{}; `divvy oom {job}` there has more",
         slice.gpu_index,
         last.unwrap_or_default(),
+    )
+}
+
+/// What the daemon did to a process that held memory past the limiter. Its program says no more than `Killed`.
+fn kill(bypass: &Bypass, node: &str) -> String {
+    let memory = bypass.memory_driver_bytes.map_or_else(
+        || "memory".to_owned(),
+        |bytes| Bytes::new(bytes).human().to_string(),
+    );
+    format!(
+        "GPU {} of {node}: the daemon killed process {} ({}), which held {memory} past the limiter; the job goes on",
+        bypass.gpu_index,
+        bypass.pid,
+        bypass.program.escape_debug(),
     )
 }
 
@@ -115,6 +138,20 @@ fn with_part(before: &str, node: &str, part: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_output_names_each_process_that_was_killed_for_a_bypass() {
+        let at = "2026-11-29T10:00:00Z";
+        let bypass: Bypass = serde_json::from_value(serde_json::json!({
+            "gpu_uuid": "GPU-1", "gpu_index": 1, "pid": 4711, "program": "prog\u{1b}", "kind": "unlimited",
+            "cause": "the limiter is not loaded", "memory_driver_bytes": 8_u64 << 30, "memory_charged_bytes": 0,
+            "first_seen_at": at, "detected_at": at, "ended_at": null, "action": "killed",
+        }))
+        .unwrap();
+        let expected = "GPU 1 of n1: the daemon killed process 4711 (prog\\u{1b}), which held 8.0 GiB past the \
+                        limiter; the job goes on";
+        assert_eq!(kill(&bypass, "n1"), expected);
+    }
 
     #[test]
     fn the_comment_keeps_what_others_wrote() {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use divvy_api::client::Client;
 use divvy_api::home::Home;
-use divvy_api::v1::{Claim, ClaimDevice, Error, ErrorCode, Gpu, HeldClaim};
+use divvy_api::v1::{Bypass, BypassAction, Claim, ClaimDevice, Error, ErrorCode, Gpu, HeldClaim};
 use divvy_core::Bytes;
 use serde::Deserialize;
 use spank_divvy::record::Access;
@@ -219,6 +219,15 @@ impl Daemon {
     pub async fn release(&self, job: u32) -> Result<(), Trouble> {
         self.client.delete_claim(&slice_name(job)).await?;
         Ok(())
+    }
+
+    /// The processes of a slice that were killed because they held memory past the limiter, oldest first.
+    pub async fn bypasses(&self, held: &HeldClaim) -> Result<Vec<Bypass>, Trouble> {
+        let job = self.client.job(&held.job).await?;
+        let killed = job.bypasses.into_iter();
+        Ok(killed
+            .filter(|one| one.action == BypassAction::Killed)
+            .collect())
     }
 
     /// The slice of a job.

@@ -345,6 +345,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("--isolation", "mig.rs"),
     ("--sim", "run.rs"),
     ("--own-daemon", "one_machine.rs"),
+    ("--outlive-client", "client_tie.rs"),
     ("--cdi", "docker/scenes.rs"),
     ("--release-memory", "aside.rs"),
     ("--from-start", "inside.rs"),

@@ -47,6 +47,7 @@ mod tests {
             },
             role,
             can_see_all: false,
+            is_engine: false,
         }
     }
 

@@ -10,7 +10,7 @@ use divvy_core::{Amount, JobId, PendingJob, QueueName, QueueSpec, SchedulingClas
 use super::{
     array, container_access, dependencies, idempotency, on_behalf, text_budget, user_rules,
 };
-use crate::auth::Caller;
+use crate::auth::{Caller, Role};
 use crate::container::options;
 use crate::controller::admission::projects;
 use crate::controller::admission::user_rules::MOST_LABELS;
@@ -27,13 +27,18 @@ use crate::controller::{disk_full, query};
 use crate::host::account::UserAccount;
 use crate::host::clock::now;
 use crate::host::error::error_chain;
+use crate::host::process::Process;
 use crate::journal::StoreError;
 use crate::journal::secrets::SecretsError;
 use crate::model::idle;
 use crate::model::job::{Credentials, Job, JobSpec, NewJob};
-use crate::model::policy::{Hold, JobPolicy};
+use crate::model::policy::{Hold, JobPolicy, Tie};
 use crate::model::validate::{self, budget, usage};
 use crate::supervisor::{output, script};
+
+/// The warning for a job that cannot end with its client.
+const UNTIED: &str =
+    "the daemon does not see the client's process, so the job does not end with it";
 
 /// The result of a submission.
 pub enum SubmitOutcome {
@@ -47,13 +52,22 @@ pub enum SubmitOutcome {
     DryRun(Box<v1::Job>, Box<StartEstimator>),
 }
 
+/// The caller of a submission, and what the daemon knows of it besides.
+#[derive(Clone, Copy)]
+pub struct SubmitContext<'a> {
+    pub by: &'a Caller,
+    /// The account of the user that the submission names.
+    pub named: Option<&'a UserAccount>,
+    /// The process with which the job is to end.
+    pub client: Option<Process>,
+}
+
 pub(in crate::controller) fn submit(
     state: &mut State,
     fx: &mut Effects,
     io: &Io,
     submit: Submit,
-    by: &Caller,
-    named: Option<&UserAccount>,
+    SubmitContext { by, named, client }: SubmitContext<'_>,
 ) -> Result<SubmitOutcome, StoreError> {
     let (dry_run, no_wait) = (submit.dry_run, submit.no_wait);
     let array = submit.array.clone();
@@ -82,10 +96,18 @@ pub(in crate::controller) fn submit(
     }
     let named_project = submit.project.as_deref();
     let warning = named_project.and_then(|name| user_rules::project_warning(&state.queues, name));
-    let new = match validate(state, io, submit, by) {
+    let warning = warning.or_else(|| {
+        let is_untied = submit.with_client && client.is_none();
+        is_untied.then(|| UNTIED.to_owned())
+    });
+    let mut new = match validate(state, io, submit, by) {
         Ok(new) => new,
         Err(error) => return Ok(SubmitOutcome::Refused(error)),
     };
+    new.spec.policy.tie = client.map(|client| Tie {
+        client,
+        boot: state.mig.boot.clone(),
+    });
     let count = array.as_ref().map_or(1, |array| array.indices.len());
     if let Err(error) = check_count(&state.jobs, io, by, count) {
         return Ok(SubmitOutcome::Refused(error));
@@ -349,6 +371,12 @@ fn validate(state: &State, io: &Io, mut submit: Submit, by: &Caller) -> Result<N
 
 /// Refuses what this caller may not request.
 fn check_caller(io: &Io, submit: &Submit, by: &Caller) -> Result<(), Error> {
+    if io.config.claims_only && by.role < Role::Admin {
+        let why = "another scheduler assigns the GPUs of this node, so jobs of Divvy's own queues are refused here (claims-only)";
+        return Err(Error::new(ErrorCode::NotAllowed, why).hint(
+            "request the GPU from that scheduler, such as `srun --gres=shard:1`; in its jobs, start the program without `divvy run`",
+        ));
+    }
     if submit.container.is_some() || io.config.containers.default.is_some() {
         io.config.rules.get().container_access(by)?;
     }

@@ -17,7 +17,10 @@ use crate::model::job::Job;
 /// Claims that are held and that the caller may see, oldest first.
 pub fn list_claims(state: &State, io: &Io, by: &Caller) -> Vec<v1::HeldClaim> {
     let jobs = state.jobs.active.values().map(|active| &active.job);
-    let seen = jobs.filter(|job| by.can_see(job.spec.credentials.uid));
+    let seen = jobs.filter(|job| {
+        let maker = job.claim().and_then(|claim| claim.maker);
+        by.can_see(job.spec.credentials.uid) || maker == Some(by.account.uid)
+    });
     seen.filter_map(|job| held_claim(state, io, job)).collect()
 }
 

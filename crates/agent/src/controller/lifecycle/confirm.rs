@@ -405,6 +405,7 @@ mod tests {
             },
             role: Role::Operator,
             can_see_all: false,
+            is_engine: false,
         }
     }
 

@@ -28,7 +28,7 @@ use crate::host::clock::{Instant, now};
 use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
 use crate::host::run_as::Identity;
-use crate::job_dir::container_spec::Plan;
+use crate::job_dir::container_spec::{self, Plan};
 use crate::job_dir::{self, ExitRecord, JobDir, LaunchSpec, OutputFiles, RecordError, RunOutcome};
 use crate::journal::StoreError;
 use crate::journal::secrets::SecretsError;
@@ -194,10 +194,13 @@ fn try_prepare(state: &mut State, io: &Io, id: JobId) -> Result<(), StartError> 
             let config = &io.config;
             let runs = job.run_state.runs;
             let limiter = limiter.as_ref();
+            let mut plan = plan(config, container, runs, &around, &parts, limiter)?;
+            let labels = &mut plan.options.labels;
+            labels.insert(container_spec::NAME.to_owned(), job.spec.name.clone());
             Some(Plan {
                 journal: io.store.name()?,
                 began: io.store.began()?,
-                ..plan(config, container, runs, &around, &parts, limiter)?
+                ..plan
             })
         }
         None => None,

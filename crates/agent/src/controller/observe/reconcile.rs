@@ -348,6 +348,9 @@ fn record_bypass(
         match bypass.action {
             BypassPolicy::Warn => "",
             BypassPolicy::Deny => "; further allocations of its slice are refused",
+            // A claim's other processes are of the scheduler that holds it.
+            BypassPolicy::Kill if active.job.claim().is_some() =>
+                "; the daemon kills this process alone",
             BypassPolicy::Kill => "; the daemon kills it and its job",
         }
     );

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use divvy_api::v1::{self, Error, MigPlanned, MigWanted};
-use divvy_core::{JobId, Wait};
+use divvy_core::{Bytes, JobId, Wait};
 
 use crate::auth::Caller;
 use crate::controller::admission::{array, projects};
@@ -142,6 +142,16 @@ impl Queries<'_> {
         reference: &str,
     ) -> Result<(v1::Job, Option<StartEstimator>), Error> {
         query::job_with_estimate(self.state, self.io, reference)
+    }
+
+    /// Whether memory of another daemon's job may count twice: this daemon sees it, and the other one has not yet
+    /// published it as used.
+    pub fn may_count_twice(&self) -> bool {
+        let mut gpus = self.state.gpus.devices.iter().map(|device| &device.gpu);
+        gpus.any(|gpu| {
+            let mut others = gpu.elsewhere.iter();
+            gpu.unmanaged_outside() > Bytes::ZERO && others.any(|held| held.used < held.memory)
+        })
     }
 
     /// Claims that are held and that the caller may see, oldest first.

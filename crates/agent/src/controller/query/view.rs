@@ -128,6 +128,7 @@ impl JobView {
             hold: job.on_hold().map(Hold::to_api),
             output: output::output_of(&job),
             notify: ask.policy.notify.clone(),
+            client_pid: ask.policy.tie.as_ref().map(|tie| tie.client.pid),
             warnings: Vec::new(),
             id,
         }

@@ -157,13 +157,13 @@ impl End {
                     pid: *pid,
                     start_time: start_time.unwrap_or_default(),
                 };
-                match process.is_alive() {
-                    true => Found::Nothing,
-                    false if *cancels => Found::Over(
+                match process.has_ended() {
+                    false => Found::Nothing,
+                    true if *cancels => Found::Over(
                         StopReason::Cancel,
                         format!("process {pid} ended before `divvy slice rm`"),
                     ),
-                    false => Found::Over(StopReason::Release, format!("process {pid} has ended")),
+                    true => Found::Over(StopReason::Release, format!("process {pid} has ended")),
                 }
             }
             Self::Cgroup { folder, id } => {

@@ -148,6 +148,7 @@ pub fn submit(submit: &Submit) -> Result<(), Error> {
         script,
         output,
         notify,
+        with_client: _,
     } = submit;
     name("the job's name", called.as_deref())?;
     name("the queue's name", queue.as_deref())?;

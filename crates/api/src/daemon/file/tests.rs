@@ -231,6 +231,9 @@ fn no_change_of_a_file_does_harm_and_each_problem_has_a_place_and_a_hint() {
         let mut text = example.clone();
         for _ in 0..=below(3) {
             let letters: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
+            if letters.is_empty() {
+                break;
+            }
             let at = letters[below(letters.len())];
             match below(3) {
                 0 => text.insert_str(at, PIECES[below(PIECES.len())]),

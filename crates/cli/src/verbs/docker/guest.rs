@@ -48,7 +48,7 @@ pub fn run(words: &[String], backend: Backend) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     let (own, line) = apart(words)?;
-    let args::Run { job, no_daemon } = slice_flags(own)?;
+    let args::Run { job, no_daemon, .. } = slice_flags(own)?;
     let line = judged(line)?;
     let starter = Starter {
         pid: std::process::id(),
@@ -63,6 +63,7 @@ pub fn run(words: &[String], backend: Backend) -> Outcome {
         // They go into the container by the line itself.
         env: BTreeMap::new(),
         detach: false,
+        ignored: Vec::new(),
     };
     let submission = ask::contained(&job, asked, line.first, Runner::Supervisor)?;
     if no_daemon {
@@ -159,6 +160,12 @@ fn judged(words: &[String]) -> Result<Line> {
     let split =
         docker::parse_command_line(rest, OWN).map_err(|refused| container::refusal(&refused))?;
     let asked = container::parse_container(&split.image, &split.arguments)?;
+    if let Some(flag) = asked.ignored.first() {
+        let why =
+            format!("{flag} is refused: the container engine would add GPUs outside the slice");
+        return Err(Error::new(ErrorCode::NotAllowed, why)
+            .hint("leave it out: `divvy docker slice` passes the line to the engine as it is"));
+    }
     let options = docker::options(&asked.container.arguments)
         .map_err(|refused| container::refusal(&refused))?;
     check_sources(&options.mounts)?;

@@ -9,7 +9,9 @@ use divvy_driver::sys::cuda::{
 };
 use divvy_driver::sys::symbols::{self, ProcAddress};
 use std::ffi::{c_char, c_void};
+use std::io::Write as _;
 use std::ptr::null_mut;
+use std::sync::Once;
 
 exports! { cuda {
     cuGetProcAddress: (symbol, pfn, version, flags) => get_v1;
@@ -64,8 +66,16 @@ fn get_v1(symbol: *const c_char, pfn: *mut *mut c_void, version: i32, flags: u64
 }
 
 /// There are none: what NVIDIA's own libraries exchange through them, the CUDA runtime's integrity check above all, is
-/// not simulated.
+/// not simulated. The runtime's own error (`cudaErrorInvalidValue`) names no cause, so one line on stderr does.
 fn export_table(table: *mut *const c_void, id: *const CUuuid) -> Done {
+    static SAID: Once = Once::new();
     let _ = (out(table)?, out(id.cast_mut())?);
+    SAID.call_once(|| {
+        // A closed stderr must not end the program.
+        let _ = writeln!(std::io::stderr(), "{NO_PROOF}");
+    });
     Err(CUresult::INVALID_VALUE)
 }
+
+const NO_PROOF: &str = "divvy-sim: the CUDA runtime in this program requires a proof that only NVIDIA's driver gives, so \
+                        it fails on simulated GPUs (docs/simulator.md)";

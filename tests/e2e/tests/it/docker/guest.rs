@@ -73,7 +73,7 @@ fn somebody_elses_docker_run_is_held_to_a_slice_and_its_code_is_the_jobs() {
     let said = home
         .divvy(&guest(&["-g", "0.5"], &["--gpus", "all", IMAGE]))
         .exits(4);
-    assert!(said.stderr.contains("outside its slice"), "{}", said.stderr);
+    assert!(said.stderr.contains("outside the slice"), "{}", said.stderr);
     assert_eq!(home.job("last").id, job.id);
 }
 
