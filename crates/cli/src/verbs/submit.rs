@@ -76,6 +76,9 @@ pub async fn submit(mut args: args::Submit) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// How a daemon of an earlier version refuses a job that is to end with its client.
+const UNKNOWN_TIE: &str = "unknown field `with_client`";
+
 /// Submits the job once, also when the daemon dies before it has answered, and prints the daemon's warnings. The job of
 /// a daemon that died may be in its journal or not; if it is, the same key makes a repeat answer with that job.
 pub(super) async fn once(
@@ -89,6 +92,15 @@ pub(super) async fn once(
     let job = match client.submit(&submit).await {
         Err(error) if error.code == ErrorCode::NoDaemon => {
             start::agent(client, wanted).await?;
+            client.submit(&submit).await?
+        }
+        // Between an update of the program and the daemon's restart.
+        Err(error) if submit.with_client && error.message.contains(UNKNOWN_TIE) => {
+            submit.with_client = false;
+            say(
+                "warning: the daemon is older than this divvy: the job goes on if this command is killed; restart the \
+                 daemon",
+            );
             client.submit(&submit).await?
         }
         answer => answer?,

@@ -1,9 +1,10 @@
 //! Lists: every filter of `ps` with its result, `gpus` without a daemon, colours, `--watch`, and the line of a waiting
 //! `run`.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use divvy_e2e::{GIB, Home, Programs, until};
@@ -410,23 +411,31 @@ fn a_waiting_run_has_one_line_that_is_gone_before_its_program_starts() {
     assert_eq!((plain.stdout.trim(), plain.stderr.trim()), ("started", ""));
 }
 
-/// Answers as a daemon of an earlier version: it knows no filters.
-fn older_daemon(home: &Home, node: &str) {
+/// Answers as a daemon of an earlier version, which does not know this field. Returns what clients post.
+fn older_daemon(home: &Home, node: &str, field: &str) -> Receiver<String> {
     let listener = UnixListener::bind(home.socket()).expect("no daemon serves");
     let node = node.to_owned();
+    let unknown = format!(
+        r#"{{"error":{{"code":"usage","message":"unknown field `{field}`","hint":null}}}}"#
+    );
+    let (sender, posted) = channel();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
             let mut asked = String::new();
-            let read = BufReader::new(&stream).read_line(&mut asked);
+            let mut reader = BufReader::new(&stream);
+            let read = reader.read_line(&mut asked);
             assert!(read.is_ok_and(|length| length > 0), "a request has a line");
+            if asked.starts_with("POST") {
+                let mut body = vec![0; content_length(&mut reader)];
+                reader
+                    .read_exact(&mut body)
+                    .expect("the client sends its body");
+                let _ = sender.send(String::from_utf8(body).expect("the body is JSON"));
+            }
             let (status, body) = match asked.starts_with("GET /v1/node") {
                 true => ("200 OK", node.clone()),
-                false => (
-                    "400 Bad Request",
-                    r#"{"error":{"code":"usage","message":"unknown field `user`","hint":null}}"#
-                        .to_owned(),
-                ),
+                false => ("400 Bad Request", unknown.clone()),
             };
             let length = body.len();
             let head = "content-type: application/json\r\nconnection: close";
@@ -436,6 +445,43 @@ fn older_daemon(home: &Home, node: &str) {
             let _ = stream.write_all(answer.as_bytes());
         }
     });
+    posted
+}
+
+/// Reads the rest of a request's head.
+fn content_length(reader: &mut impl BufRead) -> usize {
+    let mut length = 0;
+    for line in reader.lines() {
+        let line = line.expect("the head ends").to_ascii_lowercase();
+        if line.is_empty() {
+            break;
+        }
+        if let Some(value) = line.strip_prefix("content-length: ") {
+            length = value.parse().expect("a length is a number");
+        }
+    }
+    length
+}
+
+#[test]
+fn a_run_beside_an_older_daemon_says_that_its_job_is_not_tied_to_it() {
+    let mut home = Home::new("a100-80gb:1");
+    home.start(&[]);
+    let node = home.call(home.client().node()).unwrap();
+    assert_eq!(home.stop(), 0);
+    let list = divvy_api::v1::List::new("NodeList", vec![node]);
+    let posted = older_daemon(&home, &serde_json::to_string(&list).unwrap(), "with_client");
+    // This daemon refuses the job again, so that nothing is left to wait for.
+    let said = home.divvy(&["run", "-g", "1", "--", "true"]).exits(2);
+    let warning =
+        "warning: the daemon is older than this divvy: the job goes on if this command is killed";
+    assert!(said.stderr.contains(warning), "{}", said.stderr);
+    let bodies: Vec<String> = posted.try_iter().collect();
+    let tied: Vec<bool> = bodies
+        .iter()
+        .map(|body| body.contains("with_client"))
+        .collect();
+    assert_eq!(tied, [true, false], "{bodies:?}");
 }
 
 #[test]
@@ -446,7 +492,7 @@ fn an_older_daemon_without_filters_is_named_with_both_versions() {
     assert_eq!(home.stop(), 0);
     let ours = std::mem::replace(&mut node.version, "0.0.9".to_owned());
     let list = divvy_api::v1::List::new("NodeList", vec![node]);
-    older_daemon(&home, &serde_json::to_string(&list).unwrap());
+    older_daemon(&home, &serde_json::to_string(&list).unwrap(), "user");
     for form in ["table", "json", "wide"] {
         let said = home.divvy(&["ps", "--user", "ana", "-o", form]).exits(2);
         for word in [
