@@ -15,7 +15,7 @@ use crate::job_dir::{self, JobDir};
 /// Bytes of a block as stat(2) counts them, on every file system.
 const BLOCK: u64 = 512;
 
-/// Bytes that a file or folder counts at least. ext4 has one inode for so many bytes of the disk (`mke2fs.conf`), so a
+/// Bytes that a file or folder counts at least. ext4 has one inode for so many bytes of the disk (its default), so a
 /// user with many small files uses it up as soon as one with large files.
 const INODE: u64 = 16 << 10;
 
