@@ -278,7 +278,10 @@ impl Controller {
         if ticks {
             tick::sweep(state, fx, io)?;
         }
-        apply::commit_and_apply(state, fx, io)
+        apply::commit_and_apply(state, fx, io)?;
+        // A reply of this round may have copied a state that changed after it.
+        state.estimates.take();
+        Ok(())
     }
 
     /// Compares the journal with the machine after a start.

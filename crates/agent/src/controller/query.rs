@@ -298,7 +298,8 @@ fn available(state: &State) -> BTreeMap<GpuUuid, v1::GpuAvailable> {
 }
 
 pub fn list_queues(state: &State, io: &Io) -> Vec<v1::Queue> {
-    let snapshot = schedule::snapshot(state, io);
+    let input = estimate::input(state, io);
+    let snapshot = input.snapshot();
     let shown = snapshot.queues.iter().zip(1..).map(|(queue, priority)| {
         let running = snapshot
             .held

@@ -9,8 +9,8 @@ use super::file_projects;
 use crate::controller::admission::user_rules;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::schedule;
 use crate::controller::mig::capacity;
+use crate::controller::query::estimate;
 use crate::controller::request::ProjectAct;
 use crate::controller::state::{Jobs, QueueState, State};
 use crate::host::account::UserAccount;
@@ -27,8 +27,9 @@ pub fn list_projects(state: &State, io: &Io) -> Vec<v1::Project> {
 
 /// The same, each with the number of its pending jobs that fit into the unused part of its quota.
 pub fn list_with_entitled(state: &State, io: &Io) -> Vec<(v1::Project, u64)> {
-    let snapshot = schedule::snapshot(state, io);
-    let found = quota_status(&snapshot);
+    let input = estimate::input(state, io);
+    let snapshot = input.snapshot();
+    let found = quota_status(snapshot);
     let projects = found.iter().zip(&snapshot.projects);
     projects
         .map(|(standing, project)| {

@@ -445,7 +445,6 @@ fn queue_and_amount(
 /// The job as it would be placed now, and the estimator of its start.
 fn dry_run(state: &State, io: &Io, new: &NewJob) -> (v1::Job, StartEstimator) {
     let mut job = Job::queued(JobId(u64::MAX), new);
-    let mut snapshot = schedule::snapshot(state, io);
     let (owner, request) = (job.owner(), job.spec.request.clone());
     let waiting = PendingJob {
         owner,
@@ -468,17 +467,17 @@ fn dry_run(state: &State, io: &Io, new: &NewJob) -> (v1::Job, StartEstimator) {
             queue.waiting.insert(place, waiting.clone());
         }
     };
-    add(&mut snapshot);
+    let input = Arc::new(estimate::copy(state, io).with(add));
     let estimator = StartEstimator {
         id: job.id,
-        input: Arc::new(estimate::copy(state, io).with(add)),
+        input: Arc::clone(&input),
     };
     if let Some(hold) = &new.hold {
         let mut shown = query::to_api(state, io, &job, None, None);
         (shown.reason, shown.reason_code) = (Some(hold.describe("ID")), Some(ReasonCode::Held));
         return (unnumbered(shown), estimator);
     }
-    let plan = divvy_core::plan(&snapshot);
+    let plan = divvy_core::plan(input.snapshot());
     let start = plan.starts.into_iter().find(|start| start.job == job.id);
     let wait = plan.waits.into_iter().find(|wait| wait.job == job.id);
     if let Some(start) = start {

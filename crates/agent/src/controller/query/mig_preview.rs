@@ -6,7 +6,7 @@ use divvy_core::mig::MigProfileError;
 use divvy_core::mig_preview::{PlannedInstance, PreviewError, preview};
 
 use crate::controller::io::Io;
-use crate::controller::lifecycle::schedule;
+use crate::controller::query::estimate;
 use crate::controller::state::State;
 use crate::model::validate::limits::CheckLimits as _;
 use crate::model::validate::usage;
@@ -36,7 +36,8 @@ pub fn preview_mig(state: &State, io: &Io, wanted: &MigWanted) -> Result<Vec<Mig
     let profiles: Vec<MigProfile> = profiles
         .collect::<Result<_, _>>()
         .map_err(|error: MigProfileError| usage(error.to_string()).hint(error.hint()))?;
-    match preview(&schedule::snapshot(state, io), &profiles, &wanted.gpus_on) {
+    let input = estimate::input(state, io);
+    match preview(input.snapshot(), &profiles, &wanted.gpus_on) {
         Ok(instances) => Ok(instances.into_iter().map(planned).collect()),
         Err(no_room) => Err(refusal(&no_room)),
     }
