@@ -12,7 +12,7 @@ use divvy_api::client::Client;
 use divvy_api::frame::PROTOCOL;
 use divvy_api::route::{Body, ROUTES, Route};
 use divvy_api::v1::{Amount, Array, ErrorCode, JobState, Submit};
-use divvy_testkit::{Bounded as _, Home, PATIENCE, in_state, quarter, refused};
+use divvy_testkit::{Bounded as _, Home, PATIENCE, in_state, quarter, refused, until};
 use serde_json::json;
 
 use crate::users::{ANA, LEE, as_user, system};
@@ -174,8 +174,19 @@ fn a_file_that_does_not_open_holds_four_threads_of_its_user_and_none_of_others()
     let call = json!({ "command": [leased] }).to_string();
     let call = request("POST", &format!("/v1/jobs/{job}/exec"), &call);
     let socket = home.socket();
+    let threads = || {
+        let tasks = format!("/proc/{}/task", home.daemon_pid());
+        std::fs::read_dir(tasks).unwrap().count()
+    };
+    let before = threads();
     let held = as_user(&home, ANA, async |_| unread(&socket, &call, 40));
+    until("the first calls wait for the program", || {
+        threads() >= before + 4
+    });
+    // The daemon has read all 40 calls once it answers a later one.
     as_user(&home, LEE, async |client| is_served(&client).await);
+    let more = threads() - before;
+    assert!(more < 12, "{more} threads wait");
     drop(held);
     holder.kill().unwrap();
     holder.wait_bounded().unwrap();
