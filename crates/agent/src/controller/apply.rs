@@ -108,8 +108,13 @@ pub(super) fn commit_and_apply(
 /// Checks in debug builds the conditions that hold after every round.
 fn check(state: &State, io: &Io) {
     if cfg!(debug_assertions) {
-        let broken = divvy_core::invariants::check(&schedule::snapshot(state, io));
+        let snapshot = schedule::snapshot(state, io);
+        let broken = divvy_core::invariants::check(&snapshot);
         assert!(broken.is_ok(), "an invariant does not hold: {broken:?}");
+        // Its other parts have the present time in them.
+        let estimated = schedule::FullSnapshot::of(state, io).planned().queues;
+        let planned = snapshot.queues;
+        assert_eq!(estimated, planned, "estimates and plans have the same jobs");
         active_set::check_active_set(&state.jobs, io);
         for active in state.jobs.active.values() {
             let (id, state) = (active.job.id, &active.job.state);

@@ -284,6 +284,9 @@ struct Envelope {
     _room: Option<UserPermit>,
 }
 
+/// Work, and its number in the order of arrival.
+type Numbered = (u64, Envelope);
+
 /// The sending end; cheap to clone.
 #[derive(Clone)]
 pub struct Mailbox {
@@ -304,7 +307,7 @@ enum Kind {
 #[derive(Default)]
 struct Lane {
     /// By [`Kind`].
-    waits: [VecDeque<Envelope>; 2],
+    waits: [VecDeque<Numbered>; 2],
     /// The controller's time that the user has used, from the clock on when the lane was last empty.
     used: Duration,
 }
@@ -313,6 +316,11 @@ impl Lane {
     fn is_empty(&self) -> bool {
         self.waits.iter().all(VecDeque::is_empty)
     }
+
+    /// The number of the first work of this kind.
+    fn first(&self, kind: Kind) -> Option<u64> {
+        self.waits[kind as usize].front().map(|(number, _)| *number)
+    }
 }
 
 /// The controller's end.
@@ -320,6 +328,8 @@ pub struct Inbox {
     arrivals: Receiver<Envelope>,
     /// The daemon's own lane is the first.
     lanes: BTreeMap<Option<u32>, Lane>,
+    /// How much work has arrived.
+    arrived: u64,
     /// [`Lane::used`] of the work that was taken last: a user that comes back begins here, so idle time saves nothing.
     clock: Duration,
 }
@@ -335,6 +345,7 @@ pub fn mailbox() -> (Mailbox, Inbox) {
     let inbox = Inbox {
         arrivals,
         lanes: BTreeMap::new(),
+        arrived: 0,
         clock: Duration::ZERO,
     };
     (mailbox, inbox)
@@ -372,13 +383,14 @@ impl Inbox {
             Work::Call(_) => Kind::Call,
             Work::Read(_) => Kind::Read,
         };
-        lane.waits[kind as usize].push_back(arrival);
+        self.arrived += 1;
+        lane.waits[kind as usize].push_back((self.arrived, arrival));
     }
 
     /// Whether messages of a round wait.
     pub fn has_calls(&self) -> bool {
         let mut lanes = self.lanes.values();
-        lanes.any(|lane| !lane.waits[Kind::Call as usize].is_empty())
+        lanes.any(|lane| lane.first(Kind::Call).is_some())
     }
 
     /// The messages of one round: at most so many, and none once they have taken so long. Each is its user's time until
@@ -392,7 +404,8 @@ impl Inbox {
         }
     }
 
-    /// Does reads until none waits, or until they have taken so long.
+    /// Does reads until none is ready, or until they have taken so long. A read is ready once no earlier call of its user
+    /// waits, and none of the daemon's own: a client that has waited for a fresh sample reads it.
     pub fn read(&mut self, longest: Duration, read: impl Fn(StateQuery)) {
         let until = Instant::now() + longest;
         loop {
@@ -411,15 +424,24 @@ impl Inbox {
         }
     }
 
-    /// The next work of this kind: the daemon's own, then that of the user with the least time.
+    /// The next work of this kind that is ready: the daemon's own, then that of the user with the least time.
     fn next(&mut self, kind: Kind) -> Option<Envelope> {
+        let own = self.lanes.get(&None);
+        let own = own.and_then(|own| own.first(Kind::Call));
+        let is_ready = |lane: &Lane| {
+            let first = lane.first(kind)?;
+            let mut calls = [own, lane.first(Kind::Call)].into_iter().flatten();
+            let waits = matches!(kind, Kind::Read) && calls.any(|call| call < first);
+            (!waits).then_some(())
+        };
         let lanes = self.lanes.iter_mut();
-        let waits = lanes.filter(|(_, lane)| !lane.waits[kind as usize].is_empty());
+        let waits = lanes.filter(|(_, lane)| is_ready(lane).is_some());
         let (user, lane) = waits.min_by_key(|(user, lane)| (user.is_some(), lane.used))?;
         if user.is_some() {
             self.clock = self.clock.max(lane.used);
         }
-        lane.waits[kind as usize].pop_front()
+        let (_, work) = lane.waits[kind as usize].pop_front()?;
+        Some(work)
     }
 
     fn charge(&mut self, user: Option<u32>, spent: Duration) {
@@ -652,6 +674,26 @@ mod tests {
         inbox.wait(Duration::ZERO).unwrap();
         assert_eq!(inbox.next(Kind::Call).unwrap().user, Some(BO));
         assert!(inbox.lanes[&Some(BO)].used >= Duration::from_millis(9));
+    }
+
+    #[tokio::test]
+    async fn a_read_waits_for_earlier_calls_of_its_user_and_of_the_daemon_alone() {
+        for (before, is_ready) in [(None, false), (Some(ANA), false), (Some(BO), true)] {
+            let (mailbox, mut inbox) = mailbox();
+            let sender = before.map_or_else(|| mailbox.own(), |user| mailbox.of(user));
+            sends(&sender, "a call");
+            let ana = mailbox.of(ANA);
+            let read = tokio::spawn(async move { ana.query(|_| Ok(())).await });
+            until_async("the read has come in", async || {
+                inbox.take_in();
+                (inbox.arrived == 2).then_some(())
+            })
+            .await;
+            assert_eq!(inbox.next(Kind::Read).is_some(), is_ready, "{before:?}");
+            assert!(inbox.next(Kind::Call).is_some());
+            assert_eq!(inbox.next(Kind::Read).is_some(), !is_ready, "{before:?}");
+            assert_eq!(read.await.unwrap().unwrap_err().code, ErrorCode::NoDaemon);
+        }
     }
 
     #[test]
