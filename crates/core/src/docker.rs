@@ -50,7 +50,7 @@ pub struct Options {
     pub expose: Vec<String>,
     pub group_add: Vec<String>,
     pub hostname: Option<String>,
-    /// Flags that are accepted and have no effect, as they were written: the slice decides what they ask for.
+    /// Flags that are accepted and have no effect, in the words of tutorials: the slice decides what they ask for.
     #[serde(skip)]
     pub ignored: Vec<String>,
     pub init: bool,
@@ -306,11 +306,16 @@ pub fn options(arguments: &[String]) -> Result<Options, ContainerOptionError> {
                 refused.extend(fault.map(|fault| fault.of(flag, value)));
             }
             FlagRule::Pass => {}
-            FlagRule::Refuse { why, hint } => refused.push(ContainerOptionError::Escape {
-                flag: flag.written(value),
-                why,
-                hint,
-            }),
+            FlagRule::SliceHas { shown, .. } if flag.asks_for_slice(value) => {
+                options.ignored.push((*shown).to_owned());
+            }
+            FlagRule::SliceHas { why, hint, .. } | FlagRule::Refuse { why, hint } => {
+                refused.push(ContainerOptionError::Escape {
+                    flag: flag.written(value),
+                    why,
+                    hint,
+                })
+            }
         }
     }
     ContainerOptionError::of_all(refused).map(|()| options)

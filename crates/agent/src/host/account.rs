@@ -137,15 +137,21 @@ pub async fn recent(uid: u32, gid: u32) -> Result<UserAccount, UserLookupError> 
             .or_insert_with(|| (Instant::now(), Arc::default()));
         Arc::clone(cell)
     };
-    let look_up = || async {
+    if let Some(account) = known.get() {
+        return Ok(account.clone());
+    }
+    let died = move |_| UserLookupError::Uid {
+        uid,
+        source: Errno::EIO,
+    };
+    let look_up = move || async move {
         // The user database may be on the network.
         let found = tokio::task::spawn_blocking(move || UserAccount::lookup(uid, gid)).await;
-        found.unwrap_or(Err(UserLookupError::Uid {
-            uid,
-            source: Errno::EIO,
-        }))
+        found.map_err(died)?
     };
-    let found = known.get_or_try_init(look_up).await.cloned();
+    // In a task of its own: a client that goes away leaves the look-up to the next one.
+    let asked = tokio::spawn(async move { known.get_or_try_init(look_up).await.cloned() });
+    let found = asked.await.map_err(died)?;
     if found.is_err() {
         lock(&RECENTLY_ASKED).remove(&(uid, gid));
     }

@@ -52,7 +52,7 @@ impl Identity {
         })
     }
 
-    /// With its groups, if this process has asked for them a moment ago: its supervisor then asks nobody.
+    /// With its groups, if this process knows them from the last second: the supervisor then needs no look-up.
     pub fn with_recent_groups(self) -> Self {
         let groups = account::recent_groups(self.uid, self.gid);
         Self { groups, ..self }

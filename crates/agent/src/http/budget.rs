@@ -1,5 +1,5 @@
-//! Budgets: how many calls of one user may use what all users share, at once. `docs/admin.md` has the table, decision
-//! 048 the reasons.
+//! Concurrency limits per user (budgets): how many calls of one user may use what all users share, at once.
+//! `docs/admin.md` has the table, decision 048 the reasons.
 //!
 //! ```text
 //! call ─► gate: answer or stream? ─► handler ─► turn of the controller ─► thread ─► answer, in pieces

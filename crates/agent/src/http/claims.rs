@@ -7,12 +7,11 @@ use axum::Extension;
 use divvy_api::v1::{self, Error, ErrorCode, JobState};
 use divvy_core::JobId;
 
-use super::body::{Body, Path};
-use super::{Answer, Api, list};
+use super::body::{ApiError, Body, Path};
+use super::{Answer, Api, internal, list};
 use crate::auth::Caller;
 use crate::controller::mailbox::Message;
 use crate::host::account::UserAccount;
-use crate::host::error::error_chain;
 
 /// How long an answer waits for MIG instances to be made, or for leftovers to go: less than the kubelet waits for its
 /// plugin (45 s, `PluginClientTimeout` of pkg/kubelet/cm/dra/plugin).
@@ -90,7 +89,7 @@ async fn counts_twice(api: &Api) -> bool {
 }
 
 /// The caller with the account that the claim counts for.
-async fn owned(api: &Api, caller: Caller, owner: Option<&str>) -> Result<Caller, Error> {
+async fn owned(api: &Api, caller: Caller, owner: Option<&str>) -> Result<Caller, ApiError> {
     let Some(owner) = owner else {
         return Ok(caller);
     };
@@ -103,11 +102,12 @@ async fn owned(api: &Api, caller: Caller, owner: Option<&str>) -> Result<Caller,
             caller.account.name
         );
         return Err(Error::new(ErrorCode::NotAllowed, why)
-            .hint("leave the owner out, or use the system's daemon as root"));
+            .hint("leave the owner out, or use the system's daemon as root")
+            .into());
     }
     let name = owner.to_owned();
     // The user database may be on the network.
-    let found = tokio::task::spawn_blocking(move || match name.parse::<u32>() {
+    let found = api.budget.run(move || match name.parse::<u32>() {
         // A node need not know the users of its engine by name.
         Ok(uid) => match UserAccount::with_uid(uid)? {
             None => UserAccount::lookup(uid, uid).map(Some),
@@ -115,10 +115,7 @@ async fn owned(api: &Api, caller: Caller, owner: Option<&str>) -> Result<Caller,
         },
         Err(_) => UserAccount::by_name(&name),
     });
-    let failed =
-        |error: &dyn std::error::Error| Error::new(ErrorCode::Internal, error_chain(error));
-    let found = found.await.map_err(|error| failed(&error))?;
-    let found = found.map_err(|error| failed(&error))?;
+    let found = found.await?.map_err(|error| internal(&error))?;
     let account = found.ok_or_else(|| {
         Error::new(
             ErrorCode::NotFound,

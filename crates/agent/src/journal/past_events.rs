@@ -1,7 +1,7 @@
-//! Deletion of old events: which of each pot may go.
+//! Retention of events: which of the oldest events of each user the journal deletes.
 //!
-//! A pot has the events of one user's jobs, the acts of administrators on them, or those of no job. The thread counts the events that came
-//! since its last round, so a round reads as many rows as it finds new or deletes.
+//! A pot has the events of one user's jobs, the acts of administrators on them, or those of no job. The thread counts
+//! the events that came since its last round, so a round reads as many rows as it finds new or deletes.
 
 use std::collections::BTreeMap;
 use std::path::Path;

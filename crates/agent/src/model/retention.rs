@@ -14,8 +14,8 @@
 //! | events beyond the newest ten times `max_jobs` | a day after they happened |
 //! | events beyond the newest five times as many, or beyond 256 MiB | at once |
 //!
-//! The machine's events have the same bounds. One user's jobs and events push out nothing of another user. Never forgotten: a job that lives; a job that a living job runs
-//! after; a job that its idempotency key still stands for.
+//! The machine's events have the same bounds. One user's jobs and events push out nothing of another user. Never
+//! forgotten: a job that lives; a job that a living job runs after; a job that its idempotency key still stands for.
 
 use std::time::Duration;
 
@@ -143,7 +143,7 @@ pub fn max_usages(policy: &RetentionPolicy) -> u64 {
     u64::from(policy.max_jobs).max(1) * USAGES_A_JOB
 }
 
-/// The time up to which retention believes the clock of the machine: a wrong one would delete everybody's history.
+/// The time up to which retention follows the machine's clock: a wrong clock would delete the history of all users.
 ///
 /// The time of day may be ahead of the last pruning by as long as the machine has been up since, and by a day. The day is
 /// given once an hour of the machine's being up, so that a clock that was rightly set counts after a while.

@@ -28,6 +28,14 @@ pub enum FlagRule {
     Take(fn(&mut Options, &str) -> Result<(), ValueError>),
     /// It says what is so anyway, or what only the engine's own command line would do.
     Pass,
+    /// One value has no effect, because the slice has what it asks for. Any other is refused.
+    SliceHas {
+        value: &'static str,
+        /// The flag with that value, as tutorials have it.
+        shown: &'static str,
+        why: &'static str,
+        hint: &'static str,
+    },
     Refuse {
         why: &'static str,
         hint: &'static str,
@@ -61,7 +69,7 @@ impl Flag {
 
     /// Whether it asks for what the slice has anyway.
     pub fn asks_for_slice(&self, value: &str) -> bool {
-        matches!((self.long, value), ("gpus", "all") | ("runtime", "nvidia"))
+        matches!(self.rule, FlagRule::SliceHas { value: has, .. } if has == value)
     }
 
     pub fn is_env(&self) -> bool {
@@ -256,7 +264,18 @@ pub const FLAGS: &[Flag] = &[
         UserRule::Allow,
         set!(expose: each values::exposed),
     ),
-    valued("gpus", None, UserRule::Allow, FlagRule::Take(values::gpus)),
+    valued(
+        "gpus",
+        None,
+        UserRule::Allow,
+        // All GPUs are those of the slice. Other values name other GPUs.
+        FlagRule::SliceHas {
+            value: "all",
+            shown: "--gpus all",
+            why: "it would give the container GPUs outside its slice",
+            hint: "use -g or --gpu-memory before the image; Divvy adds the devices",
+        },
+    ),
     valued(
         "group-add",
         None,
@@ -372,7 +391,12 @@ pub const FLAGS: &[Flag] = &[
         "runtime",
         None,
         UserRule::Allow,
-        FlagRule::Take(values::runtime),
+        FlagRule::SliceHas {
+            value: "nvidia",
+            shown: "--runtime=nvidia",
+            why: "another runtime may add GPUs and omit the limiter",
+            hint: "leave it out",
+        },
     ),
     valued(
         "security-opt",

@@ -170,33 +170,6 @@ pub fn env(options: &mut Options, text: &str) -> Result<(), ValueError> {
     Ok(())
 }
 
-/// `all` is what a tutorial has, and in a slice all GPUs are those of the slice. Other values name other GPUs.
-pub fn gpus(options: &mut Options, text: &str) -> Result<(), ValueError> {
-    match text {
-        "all" => {
-            options.ignored.push("--gpus all".to_owned());
-            Ok(())
-        }
-        _ => Err(ValueError::Escape {
-            why: "it would give the container GPUs outside its slice",
-            hint: "use -g or --gpu-memory before the image; Divvy adds the devices",
-        }),
-    }
-}
-
-pub fn runtime(options: &mut Options, text: &str) -> Result<(), ValueError> {
-    match text {
-        "nvidia" => {
-            options.ignored.push("--runtime=nvidia".to_owned());
-            Ok(())
-        }
-        _ => Err(ValueError::Escape {
-            why: "another runtime may add GPUs and omit the limiter",
-            hint: "leave it out",
-        }),
-    }
-}
-
 pub fn label(options: &mut Options, text: &str) -> Result<(), ValueError> {
     let (name, value) = text.split_once('=').unwrap_or((text, ""));
     if name.is_empty() {

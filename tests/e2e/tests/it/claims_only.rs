@@ -122,7 +122,7 @@ fn a_job_of_a_program_in_an_engines_slice_is_refused_with_the_way() {
             assert!(said.stderr.contains(expected), "{}", said.stderr);
         }
     }
-    // A job of Divvy's own queues may start others, and a number of another daemon says nothing.
+    // A job of Divvy's own queues may start others. The client ignores a number of another daemon.
     let _ = home
         .divvy(&[
             "run", "-g", "0.25", "--", &divvy, "run", "-g", "0.25", "--", "true",

@@ -1,4 +1,4 @@
-//! Other schedulers on this node, beside which `divvy run` would be a second door to the GPUs.
+//! Detection of engines: other schedulers on this node, beside which `divvy run` would be a second door to the GPUs.
 
 use std::fs;
 use std::path::Path;
