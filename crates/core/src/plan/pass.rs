@@ -48,6 +48,8 @@ pub(super) struct Pass<'a, 'n> {
     /// Why the next job of this kind with this request waits. A pass releases no GPU, so the cause stays true.
     known_causes: BTreeMap<Alike<'a>, Cause>,
     preempts: Vec<Preempt>,
+    /// The head, if it starts once its victims have ended, and those.
+    preemptor: Option<(JobId, Vec<JobId>)>,
     again_in_s: Option<u64>,
     /// GPUs looked at.
     looks: Cell<usize>,
@@ -89,6 +91,7 @@ impl<'a, 'n> Pass<'a, 'n> {
             blocked_by_user_limit: BTreeMap::new(),
             known_causes: BTreeMap::new(),
             preempts: Vec::new(),
+            preemptor: None,
             again_in_s: None,
             looks: Cell::new(0),
         }
@@ -169,11 +172,17 @@ impl<'a, 'n> Pass<'a, 'n> {
             self.known_causes.insert(alike, Cause::Behind(HEAD));
             return Err(Cause::Behind(HEAD));
         }
-        if let Some(offers) = self.place_without_delaying(&self.ahead, waiting) {
+        let offers = self.place_without_delaying(&self.ahead, waiting);
+        let hinders = offers.as_ref();
+        let hinders = hinders.is_some_and(|offers| self.hinders_preemptor(waiting, queue, offers));
+        if let Some(offers) = offers.filter(|_| !hinders) {
             return Ok(self.start(waiting, queue, &offers));
         }
         let preemption = self.preempt_for(waiting);
-        let delayed = self.delayed_job(waiting);
+        let delayed = match hinders {
+            true => Some(HEAD),
+            false => self.delayed_job(waiting),
+        };
         let this = self.push_ahead(waiting, at);
         let is_preempting = preemption.is_some();
         let cause = match (preemption, delayed) {
@@ -370,10 +379,11 @@ impl<'a, 'n> Pass<'a, 'n> {
         let asking = self.quota_request(ledger, waiting);
         let found = find_victims(&self.node, ledger, &asking);
         if found == Victims::Nothing
-            || !self.would_start_after_preemption(waiting.job, found.jobs())
+            || !self.would_start_after_preemption(waiting.job, found.jobs(), &self.node, None)
         {
             return None;
         }
+        self.preemptor = Some((waiting.job, found.jobs().to_vec()));
         let (stopped, in_s) = match found {
             Victims::Nothing => return None,
             Victims::AlreadyStopping(jobs) => (jobs, None),
@@ -393,22 +403,45 @@ impl<'a, 'n> Pass<'a, 'n> {
         Some(Arc::new(ledger.pending_preemption(&asking, stopped, in_s)?))
     }
 
+    /// Whether the head would not start after its victims if this job started now.
+    ///
+    /// The room that backfill leaves to the head may go to another job: one of the victims' project that comes within
+    /// quota with them, and then comes first.
+    fn hinders_preemptor(&self, waiting: &PendingJob, queue: &QueueName, offers: &[Offer]) -> bool {
+        let Some((preemptor, victims)) = &self.preemptor else {
+            return false;
+        };
+        let mut node = self.node.clone();
+        let PendingJob { job, owner, .. } = waiting;
+        let grants = node.assign(*job, queue, offers).grants;
+        let starting = AllocatedJob {
+            owner: owner.clone(),
+            ..AllocatedJob::new(*job, queue.clone(), grants)
+        };
+        !self.would_start_after_preemption(*preemptor, victims, &node, Some(&starting))
+    }
+
     /// Whether a job starts once these jobs and those that are stopping have ended. It does not if their room goes to a
-    /// job that is considered before it.
-    fn would_start_after_preemption(&self, job: JobId, gone: &[JobId]) -> bool {
+    /// job that is considered before it. `node` has the jobs that have started, and the one that would.
+    fn would_start_after_preemption(
+        &self,
+        job: JobId,
+        gone: &[JobId],
+        node: &NodeUsage<'_>,
+        starting: Option<&AllocatedJob>,
+    ) -> bool {
         let mut after = self.snapshot.clone();
         after
             .held
             .retain(|held| !held.leaving && !gone.contains(&held.job));
-        for started in &self.started {
+        let started = || self.started.iter().chain(starting);
+        for started in started() {
             for queue in &mut after.queues {
                 queue.waiting.retain(|waiting| waiting.job != started.job);
             }
         }
-        let stay = self.started.iter();
-        after
-            .held
-            .extend(stay.filter(|held| !gone.contains(&held.job)).cloned());
+        let stay = started().filter(|held| !gone.contains(&held.job));
+        after.held.extend(stay.cloned());
         after.head = Some(job);
         let starts = |(decision, Considered { looks, .. }): (Decision, Considered<'_>)| {
             self.looks.update(|so_far| so_far + looks);
@@ -427,7 +460,7 @@ impl<'a, 'n> Pass<'a, 'n> {
         }
         let leaving = self.snapshot.held.iter().filter(|held| held.leaving);
         let gone = leaving.map(|held| held.job).chain(gone.iter().copied());
-        let node = self.node.without(&gone.collect());
+        let node = node.without(&gone.collect());
         starts(run(&after, node, self.empty, false, extent))
     }
 

@@ -588,6 +588,29 @@ fn what_others_are_stopped_for_is_not_taken_by_who_comes_after_in_the_same_proje
 }
 
 #[test]
+fn backfill_leaves_room_for_the_preemptor_beside_a_job_that_its_victim_brings_within_quota() {
+    let first = |project| Project {
+        priority: 1,
+        ..project
+    };
+    let (a, b) = (project("a", "1.125"), weighing(2, project("b", "0")));
+    let mut node = node(3, [first(a), first(b), project("c", "1.25")]).backfilling();
+    let victim = submit(&mut node, 1, "1", &owner("a"));
+    submit(&mut node, 1, "0.833", &fixed("a"));
+    submit(&mut node, 1, "0.25", &fixed(""));
+    node.start();
+    let over = submit(&mut node, 1, "0.25", &owner("a"));
+    let head = submit(&mut node, 1, "2x0.5", &fixed("c"));
+    let late = submit(&mut node, 1, "0.25", &owner("b"));
+    assert_eq!(preempted(&node), [victim]);
+    // Each alone leaves the head its half GPU, and both do not: the victim's end brings `over` before the head.
+    assert_eq!(node.start(), [over]);
+    assert!(matches!(reason(&node, late), Reason::WouldDelay(_)));
+    node.end(victim);
+    assert!(node.start().contains(&head));
+}
+
+#[test]
 fn who_waits_first_is_not_passed_for_what_others_of_its_project_got_meanwhile() {
     let mut node = node(2, [weighing(2, project("a", "1.438"))]).backfilling();
     let ends = submit(&mut node, 1, "2", &fixed(""));
