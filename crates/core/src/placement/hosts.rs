@@ -206,4 +206,9 @@ impl HostTable<'_> {
     pub(crate) fn host_of(&self, position: usize) -> usize {
         self.hosts.partition_point(|host| host.gpus.end <= position)
     }
+
+    /// The positions of a host's GPUs.
+    pub(crate) fn gpus_of(&self, host: usize) -> Range<usize> {
+        self.hosts[host].gpus.clone()
+    }
 }

@@ -1,7 +1,8 @@
 //! GPU occupancy: the GPUs of a snapshot with the slices that jobs hold on each, the planner's working state.
 
 use std::cell::OnceCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use crate::mig::Placement;
 use crate::mig::occupancy::MigOccupancy;
@@ -19,6 +20,17 @@ pub(crate) struct NodeUsage<'a> {
     pub(crate) gpus: Vec<GpuUsage<'a>>,
     /// `None`: all GPUs are on one host, of which nothing else counts.
     pub(crate) hosts: Option<HostUsage<'a>>,
+    /// Computed on first use.
+    held_together: OnceCell<Vec<HeldTogether>>,
+}
+
+/// GPUs that jobs hold together: each of them has a job that holds another one of them, too.
+#[derive(Clone)]
+pub(crate) struct HeldTogether {
+    /// Positions.
+    pub(crate) gpus: BTreeSet<usize>,
+    /// The holders of these GPUs.
+    pub(crate) jobs: BTreeSet<JobId>,
 }
 
 /// One GPU and its holders.
@@ -89,6 +101,7 @@ impl<'a> NodeUsage<'a> {
         Self {
             gpus: usages,
             hosts: None,
+            held_together: OnceCell::new(),
         }
     }
 
@@ -200,6 +213,7 @@ impl<'a> NodeUsage<'a> {
             let Some(position) = self.position(grant) else {
                 continue;
             };
+            self.held_together.take();
             let usage = &mut self.gpus[position];
             if usage.holders.extract_if(.., its).next().is_some() {
                 usage.releases.take();
@@ -215,6 +229,7 @@ impl<'a> NodeUsage<'a> {
     /// The occupancy once these jobs have ended.
     pub(crate) fn without(&self, gone: &BTreeSet<JobId>) -> Self {
         let mut node = self.clone();
+        node.held_together.take();
         let mut stay = Vec::new();
         for usage in &mut node.gpus {
             (usage.used_share, usage.used_memory) = (0, Bytes::ZERO);
@@ -248,6 +263,38 @@ impl<'a> NodeUsage<'a> {
         its.map(|holder| holder.grant.clone()).collect()
     }
 
+    /// The positions of the GPUs that are on one host with this one.
+    pub(crate) fn gpus_of_host(&self, position: usize) -> Range<usize> {
+        match &self.hosts {
+            Some(hosts) => hosts.table().gpus_of(hosts.table().host_of(position)),
+            None => 0..self.gpus.len(),
+        }
+    }
+
+    /// The GPUs that jobs hold together, in groups that share no job.
+    pub(crate) fn held_together(&self) -> &[HeldTogether] {
+        self.held_together.get_or_init(|| {
+            let mut gpus_of: BTreeMap<JobId, BTreeSet<usize>> = BTreeMap::new();
+            for (position, usage) in self.gpus.iter().enumerate() {
+                for holder in &usage.holders {
+                    gpus_of.entry(holder.job).or_default().insert(position);
+                }
+            }
+            let mut groups: Vec<BTreeSet<usize>> = Vec::new();
+            for gpus in gpus_of.into_values().filter(|gpus| gpus.len() > 1) {
+                let shares = |group: &mut BTreeSet<usize>| !group.is_disjoint(&gpus);
+                let joined: Vec<_> = groups.extract_if(.., shares).flatten().collect();
+                groups.push(gpus.into_iter().chain(joined).collect());
+            }
+            let group = |gpus: BTreeSet<usize>| {
+                let holders = gpus.iter().flat_map(|at| &self.gpus[*at].holders);
+                let jobs = holders.map(|holder| holder.job).collect();
+                HeldTogether { gpus, jobs }
+            };
+            groups.into_iter().map(group).collect()
+        })
+    }
+
     /// The position of the GPU of a grant.
     fn position(&self, grant: &Grant) -> Option<usize> {
         let is_its = |usage: &GpuUsage<'_>| usage.gpu.uuid == grant.gpu;
@@ -259,6 +306,7 @@ impl<'a> NodeUsage<'a> {
 
     fn add_holder(&mut self, job: JobId, queue: &QueueName, grant: Grant, is_reserved: bool) {
         if let Some(position) = self.position(&grant) {
+            self.held_together.take();
             let usage = &mut self.gpus[position];
             if let Some(hosts) = &mut self.hosts {
                 hosts.hold(job, position);

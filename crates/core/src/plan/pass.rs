@@ -2,12 +2,13 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::slice;
 use std::sync::Arc;
 
 use super::{Cause, Considered, Decision, Extent, Preempt, UnplacedJob, run};
 use crate::model::request::Request;
 use crate::model::snapshot::{AllocatedJob, PendingJob, Snapshot};
-use crate::placement::backfill::delays_reserved;
+use crate::placement::backfill::{delays, delays_reserved};
 use crate::placement::fit::{GrantSize, RequestShape, fit};
 use crate::placement::hosts::HostNeed;
 use crate::placement::occupancy::{Assignment, GpuUsage, NodeUsage};
@@ -265,7 +266,8 @@ impl<'a, 'n> Pass<'a, 'n> {
         hosts.is_none_or(|hosts| hosts.has_room(hosts.table().host_of(position), need))
     }
 
-    /// Whether a part of this size on the GPU delays no job ahead.
+    /// Whether a part of this size on the GPU delays no job ahead. The check of each GPU alone is enough for the many sets
+    /// that a search looks at.
     pub(super) fn spares(
         &self,
         position: usize,
@@ -280,7 +282,10 @@ impl<'a, 'n> Pass<'a, 'n> {
             mig: None,
         };
         let mut ahead = self.ahead.iter();
-        !ahead.any(|(ahead, _)| self.delays_ahead(usage, need, &offer, ahead))
+        !ahead.any(|(ahead, _)| {
+            let delays = || delays_reserved(usage, &offer, &ahead.request);
+            self.delays_on_host(position, need, ahead, delays)
+        })
     }
 
     /// Records a job that later jobs wait behind.
@@ -473,9 +478,13 @@ impl<'a, 'n> Pass<'a, 'n> {
         if !fits(0) {
             return None;
         }
+        let is_on_one_gpu = matches!(
+            RequestShape::of(waiting.request.amount),
+            RequestShape::Whole { max: 1, .. } | RequestShape::Parts { count: 1, .. }
+        );
         let stopper = match (&self.quota, &self.users) {
             // Each job ahead only narrows the choice, so the first conflict is found by bisection.
-            (None, None) => {
+            (None, None) if is_on_one_gpu => {
                 let counts: Vec<usize> = (1..=self.ahead.len()).collect();
                 counts
                     .get(counts.partition_point(|first| fits(*first)))
@@ -513,21 +522,26 @@ impl<'a, 'n> Pass<'a, 'n> {
         with.exceeded(&ahead.owner, need).is_some()
     }
 
-    /// Whether the job on this GPU could ever keep the job ahead from the GPU or its host.
-    fn delays_ahead(
+    /// Whether the job on these GPUs of one host could ever keep the job ahead from GPUs or the host.
+    fn delays_ahead(&self, new: HostNeed, offers: &[Offer], ahead: &PendingJob) -> bool {
+        let delays = || delays(&self.node, offers, ahead);
+        let first = offers.first().map(|offer| offer.position);
+        first.is_some_and(|position| self.delays_on_host(position, new, ahead, delays))
+    }
+
+    fn delays_on_host(
         &self,
-        usage: &GpuUsage<'_>,
+        position: usize,
         new: HostNeed,
-        offer: &Offer,
         ahead: &PendingJob,
+        delays_on_gpus: impl FnOnce() -> bool,
     ) -> bool {
         let Some(hosts) = &self.node.hosts else {
-            return delays_reserved(usage, offer, &ahead.request);
+            return delays_on_gpus();
         };
         let shape = RequestShape::of(ahead.request.amount);
-        hosts.could_use(offer.position, ahead.job, shape)
-            && (delays_reserved(usage, offer, &ahead.request)
-                || hosts.delays(offer.position, new, ahead.job))
+        hosts.could_use(position, ahead.job, shape)
+            && (delays_on_gpus() || hosts.delays(position, new, ahead.job))
     }
 
     /// Places the job where it delays none of these, within what its project and its user may take beside them.
@@ -540,11 +554,11 @@ impl<'a, 'n> Pass<'a, 'n> {
         self.looks.update(|so_far| so_far + looks);
         let need = self.node.need(waiting.job);
         let ahead = || ahead.iter().map(|(ahead, _)| *ahead);
-        let spares = |usage: &GpuUsage<'_>, offer: &Offer| {
-            !ahead().any(|ahead| self.delays_ahead(usage, need, offer, ahead))
+        let spares = |_: &GpuUsage<'_>, offer: &Offer| {
+            !ahead().any(|ahead| self.delays_ahead(need, slice::from_ref(offer), ahead))
         };
         let offers = match (&self.quota, &self.users) {
-            (None, None) => return place_job(&self.node, waiting.job, &waiting.request, spares),
+            (None, None) => place_job(&self.node, waiting.job, &waiting.request, spares)?,
             (None, Some(users)) => {
                 let most = users.remaining(&waiting.owner);
                 place_within(&self.node, waiting.job, &waiting.request, most, spares)?
@@ -559,7 +573,12 @@ impl<'a, 'n> Pass<'a, 'n> {
                 offers
             }
         };
-        let hinders = |ahead| self.delays_same_user(waiting, &offers, ahead);
+        // Several GPUs that are harmless alone need not be so together.
+        let is_joint = offers.len() > 1;
+        let hinders = |ahead: &PendingJob| {
+            self.delays_same_user(waiting, &offers, ahead)
+                || is_joint && self.delays_ahead(need, &offers, ahead)
+        };
         (!ahead().any(hinders)).then_some(offers)
     }
 }

@@ -487,7 +487,7 @@ mod exhaustive {
     use super::digest;
 
     const SEEDS: u64 = 10_000;
-    const RECORDED: u64 = 13_474_779_230_073_983_785;
+    const RECORDED: u64 = 17_582_678_133_727_238_878;
 
     #[test]
     fn plans_and_explanations_of_10_000_random_nodes_are_those_recorded() {

@@ -207,6 +207,38 @@ fn r3_backfill_starts_a_lower_job_only_where_the_head_cannot_use_the_gpu() {
     );
 }
 
+/// Which of these requests start behind a head that waits, beside these holders on three GPUs.
+fn backfilled(held: &[&str], head: &str, requests: &[&str]) -> Vec<bool> {
+    let starts = |request: &&str| {
+        let mut node = Node::new(3, "").backfilling();
+        for text in held {
+            node.ask(text);
+        }
+        node.start();
+        node.ask(head);
+        assert_eq!(node.start(), [0; 0], "the head waits");
+        let job = node.ask(request);
+        node.start() == [job]
+    };
+    requests.iter().map(starts).collect()
+}
+
+#[test]
+fn r3_backfill_fills_a_gpu_that_the_head_does_not_need_once_a_job_on_several_gpus_ends() {
+    // #1 ends on both its GPUs at once, and they are enough for the head.
+    assert_eq!(backfilled(&["2"], "2", &["1", "0.5"]), [true, true]);
+    assert_eq!(backfilled(&["2x0.75"], "2x0.5", &["1"]), [true]);
+    // One GPU of two jobs, and the free one: the end of either lets the head start there.
+    assert_eq!(backfilled(&["1", "1"], "2", &["1", "0.125"]), [false; 2]);
+    // The head needs all three.
+    assert_eq!(backfilled(&["2"], "3", &["1", "0.125"]), [false; 2]);
+    // With fewer GPUs than now a range would start smaller.
+    assert_eq!(backfilled(&["2"], "2-3", &["1"]), [false]);
+    // #2 shares a GPU with #1: once #1 alone ends, the head needs the free GPU.
+    let shared = ["2x0.5", "0.5", "0.25"];
+    assert_eq!(backfilled(&shared, "2", &["1"]), [false]);
+}
+
 #[test]
 fn r3_backfill_looks_past_64_different_requests_and_no_further() {
     for (between, starts) in [(62, true), (63, false)] {
