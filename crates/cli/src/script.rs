@@ -201,15 +201,19 @@ fn report_ignored(source: &Source, asked: &sbatch::SbatchFlags) {
         ));
     }
     if let Some(late) = source.header.late {
-        output::say(&format!(
-            "line {late} of {shown} is ignored: flags must come before the first command"
-        ));
+        report_late(shown, late);
     }
     if let Some(srun) = source.header.srun {
         output::say(&format!(
             "line {srun} of {shown} calls srun, a program of Slurm: remove `srun` and keep the command"
         ));
     }
+}
+
+fn report_late(shown: &str, late: usize) {
+    output::say(&format!(
+        "line {late} of {shown} is ignored: flags must come before the first command"
+    ));
 }
 
 /// The flags of `#DIVVY` lines.
@@ -395,7 +399,7 @@ fn from_stdin() -> Result<Option<Source>> {
         return Ok(None);
     }
     if !text.starts_with("#!") {
-        return Err(no_interpreter("stdin"));
+        return Err(no_interpreter("stdin", text.as_bytes()));
     }
     let header = Header::of(&text);
     Ok(Some(Source {
@@ -405,11 +409,27 @@ fn from_stdin() -> Result<Option<Source>> {
     }))
 }
 
-fn no_interpreter(shown: &str) -> divvy_api::v1::Error {
+fn no_interpreter(shown: &str, begin: &[u8]) -> divvy_api::v1::Error {
+    let file = words::quoted(shown);
+    let (why, hint) = match begin {
+        [0xEF, 0xBB, 0xBF, ..] => (
+            ": it begins with a byte order mark, which editors of Windows write",
+            format!("sed -i '1s/^\\xEF\\xBB\\xBF//' {file}"),
+        ),
+        _ if is_utf16(begin) => (
+            ": it is UTF-16",
+            format!("iconv -f UTF-16 -t UTF-8 {file} > job.sh"),
+        ),
+        _ => ("", "make #!/bin/bash its first line".to_owned()),
+    };
     usage(
-        format!("{shown} does not begin with #! and an interpreter"),
-        "make #!/bin/bash its first line",
+        format!("{shown} does not begin with #! and an interpreter{why}"),
+        hint,
     )
+}
+
+fn is_utf16(begin: &[u8]) -> bool {
+    matches!(begin, [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..])
 }
 
 /// The job file that a program's name means; `None` where it means anything else.
@@ -438,12 +458,21 @@ fn from_file(program: &OsStr) -> Result<Option<Source>> {
         return Ok(None);
     }
     let shown = path.display().to_string();
-    let header = Header::of(&String::from_utf8_lossy(&begin));
-    if header.is_empty() || begin.contains(&0) {
-        return Ok(None);
+    let header = match is_utf16(&begin) {
+        // Of these letters every second byte is zero.
+        true => Header::of(&String::from_utf8_lossy(&begin[2..]).replace('\0', "")),
+        false if begin.contains(&0) => return Ok(None),
+        false => Header::of(&String::from_utf8_lossy(&begin)),
+    };
+    let has_lines = !header.is_empty() || header.late.is_some();
+    if has_lines && !begin.starts_with(b"#!") {
+        return Err(no_interpreter(&shown, &begin));
     }
-    if !begin.starts_with(b"#!") {
-        return Err(no_interpreter(&shown));
+    if header.is_empty() {
+        if let Some(late) = header.late {
+            report_late(&shown, late);
+        }
+        return Ok(None);
     }
     if meta.len() > LARGEST {
         return Err(too_large(&shown));
@@ -516,7 +545,7 @@ mod tests {
     use crate::args::Verb;
 
     /// What `divvy submit` and these words mean, `{}` being a file with this text.
-    fn submitted(text: &str, line: &[&str]) -> Result<args::Submit> {
+    fn submitted(text: impl AsRef<[u8]>, line: &[&str]) -> Result<args::Submit> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job.sh");
         std::fs::write(&path, text).unwrap();
@@ -601,6 +630,7 @@ mod tests {
             ),
             (FILE, &["-g", "1", "--", "{}", "a"]),
             ("\u{7f}ELF\0\n#SBATCH -t 5\n", &["-g", "1", "{}"]),
+            ("#!/bin/sh\necho\n#SBATCH -t 5\n", &["-g", "1", "{}"]),
             (FILE, &["-g", "1", "sh", "{}"]),
             (FILE, &["-g", "1", "--docker", "u22", "{}"]),
             (FILE, &["-g", "1", "{}/not/there"]),
@@ -634,9 +664,18 @@ mod tests {
             ),
             ("#!/bin/sh\r\n#DIVVY -g 1\r\n", "has Windows line ends"),
             ("\n#SBATCH -t 5\n", "does not begin with #!"),
+            ("\t#!/bin/bash\n#SBATCH -t 5\n", "does not begin with #!"),
+            ("\u{feff}#!/bin/bash\n#SBATCH -a 0-3\n", "a byte order mark"),
+            ("echo\n#DIVVY -g 1\n", "does not begin with #!"),
         ] {
             let message = refused(text);
             assert!(message.contains(said), "{message}");
+        }
+        let text = "\u{feff}#!/bin/bash\n#SBATCH -t 5\n";
+        for order in [u16::to_le_bytes, u16::to_be_bytes] {
+            let wide: Vec<u8> = text.encode_utf16().flat_map(order).collect();
+            let error = submitted(&wide, &["-g", "1", "{}"]).unwrap_err();
+            assert!(error.message.ends_with("it is UTF-16"), "{}", error.message);
         }
         let large = format!("#!/bin/sh\n#DIVVY -g 1\n{}", "x".repeat(1 << 20));
         assert!(refused(&large).contains("larger than 1024 KiB"));

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 
+use divvy_core::Amount;
 use divvy_core::docker::words;
 
 use super::Line;
@@ -376,6 +377,8 @@ fn find(word: &str) -> Result<Found, (String, &'static str)> {
 struct State {
     asked: SbatchFlags,
     gpus: Option<u32>,
+    /// The MIG profile that is the type of the GPUs.
+    instance: Option<Amount>,
     gpus_per_task: Option<u32>,
     tasks: Option<u32>,
 }
@@ -414,8 +417,20 @@ impl State {
             }
             None => None,
         };
-        if let Some(gpus @ 1..) = self.gpus.or(of_tasks) {
-            self.asked.flags.push(format!("--gpu={gpus}"));
+        let gpus = self.gpus.or(of_tasks).unwrap_or(0);
+        match self.instance {
+            Some(instance) if gpus == 1 => {
+                self.asked.flags.push(format!("--mig-profile={instance}"));
+            }
+            Some(instance) if gpus > 1 => {
+                let why = format!("{gpus} GPUs are requested, and among them {instance}");
+                return Err((
+                    why,
+                    "request one MIG instance, or GPUs without a MIG type: -g 2",
+                ));
+            }
+            _ if gpus > 0 => self.asked.flags.push(format!("--gpu={gpus}")),
+            _ => {}
         }
         Ok(self.asked)
     }
@@ -475,8 +490,11 @@ fn gpus_in(to: &mut State, value: &str) -> Result<u32, String> {
             Some((model, gpus)) => (Some(model), gpus),
             None => (None, part),
         };
-        if model.is_some() {
-            to.ignore(MODEL, "the GPUs' model");
+        if let Some(model) = model {
+            match Amount::from_slurm_type(model) {
+                Some(instance) => to.instance = Some(instance),
+                None => to.ignore(MODEL, "the GPUs' model"),
+            }
         }
         count = count
             .checked_add(number(gpus)?)
@@ -708,6 +726,7 @@ mod tests {
             ("--gpus-per-task=1 -n 4", Some(4)),
             ("--ntasks-per-node=2 --gpus-per-task=a100:2", Some(4)),
             ("--gres=gpu:rtx8000:0", None),
+            ("--gres=gpu:a100_3g.20gb:0", None),
             ("--gres=shard:4", None),
         ] {
             let expected: Vec<String> = gpus
@@ -715,6 +734,19 @@ mod tests {
                 .map(|gpus: &u32| format!("--gpu={gpus}"))
                 .collect();
             assert_eq!(flags(written), expected, "{written}");
+        }
+        for (written, profile) in [
+            ("--gres=gpu:a100_3g.20gb:1", "3g.20gb"),
+            ("--gres=gpu:a100_3g.20gb", "3g.20gb"),
+            ("--gres=gpu:1g.5gb:1(S:0)", "1g.5gb"),
+            ("--gpus-per-node=nvidia_h100_80gb_hbm3_1g.10gb:1", "1g.10gb"),
+            ("-G h200_1g.18gb+me:1", "1g.18gb+me"),
+        ] {
+            let expected = [format!("--mig-profile={profile}")];
+            assert_eq!(flags(written), expected, "{written}");
+        }
+        for several in ["-G a100_1g.5gb:2", "--gpus=a100_1g.5gb:1,a100:1"] {
+            assert!(refused(several).contains("2 GPUs are requested, and among them 1g.5gb"));
         }
         assert!(refused("-G many").contains("whole number"));
         assert!(refused("--gpus-per-task=4000000000 -n 4000000000").contains("too many"));

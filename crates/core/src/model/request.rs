@@ -153,6 +153,12 @@ impl Amount {
             .map_err(|error| AmountError::new(AmountErrorKind::Profile(error), text))
     }
 
+    /// Reads the type of a GPU as Slurm names it, where that is a MIG profile: `a100_3g.20gb`, `1g.10gb`.
+    pub fn from_slurm_type(text: &str) -> Option<Self> {
+        let profile = text.rsplit('_').next().unwrap_or_default();
+        Self::from_mig_flag(profile).ok()
+    }
+
     /// Reads the value of a queue, the part after its last `=`: whole GPUs, a range of them, a multiple of 0.125, or
     /// the name of a MIG profile. The error shows `token`, the whole text.
     pub(crate) fn from_queue_value(value: &str, token: &str) -> Result<Self, AmountError> {

@@ -74,6 +74,10 @@ pub struct Jobs {
     pub jobs: Vec<Job>,
     /// Jobs that hold several nodes at once, which Divvy does not simulate.
     pub several_nodes: usize,
+    /// Jobs with several MIG instances, which no job of Divvy has.
+    pub several_instances: usize,
+    /// Jobs that ended before they started, as times without a zone have it where the clock was set back.
+    pub over_clock_change: usize,
     /// Jobs whose record names no amount, and for which the parser took one whole GPU.
     pub assumed_whole: usize,
 }

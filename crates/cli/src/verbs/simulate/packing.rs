@@ -152,6 +152,17 @@ pub(super) fn report_skipped(jobs: &input::Jobs) {
         let count = count_of(jobs.several_nodes, "job");
         say(&format!("skipped {count} on several nodes"));
     }
+    if jobs.several_instances > 0 {
+        let count = count_of(jobs.several_instances, "job");
+        say(&format!("skipped {count} with several MIG instances"));
+    }
+    if jobs.over_clock_change > 0 {
+        let count = count_of(jobs.over_clock_change, "job");
+        say(&format!(
+            "skipped {count} that ended up to an hour before the start, as at the end of summer time; TZ=UTC sacct \
+             prints times without such jobs"
+        ));
+    }
     if jobs.assumed_whole > 0 {
         let count = count_of(jobs.assumed_whole, "job");
         say(&format!(

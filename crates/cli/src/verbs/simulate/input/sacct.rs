@@ -1,11 +1,12 @@
 //! Slurm's accounting: `sacct -a -X -P -n -o JobID,Submit,Start,End,ReqTRES,Partition,State`, with or without a header.
 //!
 //! With a header, columns may come in any order, and User, Account, JobName and Timelimit count too. Slurm writes times
-//! of the cluster's zone without an offset; only their differences count.
+//! of the cluster's zone without an offset, or as SLURM_TIME_FORMAT says: seconds are read too. Only differences count.
 
 use std::num::NonZeroU32;
 
 use divvy_core::{Amount, Share};
+use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
@@ -51,6 +52,9 @@ const STATES: [&str; 22] = [
 /// Texts that stand for no time.
 const NO_TIME: [&str; 4] = ["", "Unknown", "None", "N/A"];
 
+/// An hour: how far clocks are set back at the end of summer time (half an hour on Lord Howe Island).
+const CLOCK_CHANGE_MS: i64 = 3_600_000;
+
 /// Reads jobs. `shards` is the number of shards of one GPU.
 ///
 /// # Errors
@@ -72,6 +76,14 @@ pub fn read(text: &[u8], shards: Option<u16>) -> Result<Jobs, InputError> {
             continue;
         }
         let [submitted, started, ended] = read_times(&row)?;
+        if request.several_instances {
+            jobs.several_instances += 1;
+            continue;
+        }
+        if ended < started && ended.is_some() {
+            jobs.over_clock_change += 1;
+            continue;
+        }
         let some = |column| -> Result<Option<String>, InputError> {
             let text = row.text(column)?;
             Ok((!text.is_empty()).then(|| text.to_owned()))
@@ -137,6 +149,7 @@ struct Requested {
     cpu_milli: u64,
     memory_mib: u64,
     nodes: u64,
+    several_instances: bool,
 }
 
 impl Requested {
@@ -149,6 +162,7 @@ impl Requested {
         };
         // Slurm lists a typed GPU twice: `gres/gpu=2` and `gres/gpu:a100=2`.
         let (mut gpus, mut typed, mut parts) = (0, 0, 0);
+        let mut instance = None;
         for item in row.text(column)?.split(',').filter(|item| !item.is_empty()) {
             let wrong = |why: &str, hint: &str| row.error(column, item, why, hint);
             let syntax = "write TRES as NAME=VALUE, for example cpu=8,gres/gpu=1,mem=64G";
@@ -170,7 +184,10 @@ impl Requested {
                 "gres/shard" => parts = count()?,
                 word if word.starts_with("gres/gpu:") => {
                     typed += count()?;
-                    request.model = Some(name["gres/gpu:".len()..].to_owned());
+                    match Amount::from_slurm_type(&word["gres/gpu:".len()..]) {
+                        Some(profile) => instance = Some(profile),
+                        None => request.model = Some(name["gres/gpu:".len()..].to_owned()),
+                    }
                 }
                 word if word.starts_with("gres/shard:") => {
                     parts = parts.max(count()?);
@@ -179,10 +196,12 @@ impl Requested {
                 _ => {}
             }
         }
+        request.several_instances = instance.is_some() && gpus.max(typed) > 1;
         let whole = u32::try_from(gpus.max(typed))
             .ok()
             .and_then(NonZeroU32::new);
         request.amount = match (whole, parts) {
+            (Some(NonZeroU32::MIN), _) if instance.is_some() => instance,
             (Some(count), _) => Some(Amount::Whole(count)),
             (None, 0) => None,
             (None, parts) => Some(sharded(row, parts, shards)?),
@@ -235,24 +254,30 @@ fn read_times(row: &Row<'_>) -> Result<[Option<i64>; 3], InputError> {
         if NO_TIME.contains(&text) {
             return Ok(None);
         }
-        let read = text.parse::<DateTime>().ok();
-        let zoned = read.and_then(|time| TimeZone::UTC.to_timestamp(time).ok());
-        let hint = "use Slurm's format, 2026-03-04T12:00:00 (unset SLURM_TIME_FORMAT)";
+        let zoned = match text.parse::<DateTime>() {
+            Ok(time) => TimeZone::UTC.to_timestamp(time).ok(),
+            // SLURM_TIME_FORMAT=%s
+            Err(_) => (text.parse().ok()).and_then(|seconds| Timestamp::from_second(seconds).ok()),
+        };
+        let hint = "use Slurm's format, 2026-03-04T12:00:00, or seconds: SLURM_TIME_FORMAT=%s";
         let time = zoned.ok_or_else(|| row.error(column, text, "not a time", hint))?;
         Ok(Some(time.as_millisecond()))
     };
     let (submitted, started, ended) = (time("Submit")?, time("Start")?, time("End")?);
     let hint = "check the accounting of this job";
+    let is_before = |later: i64, earlier: i64| later < earlier - CLOCK_CHANGE_MS;
     if let (Some(submitted), Some(started)) = (submitted, started)
-        && started < submitted
+        && is_before(started, submitted)
     {
         return Err(row.error("Start", row.text("Start")?, "before Submit", hint));
     }
     if let (Some(started), Some(ended)) = (started, ended)
-        && ended < started
+        && is_before(ended, started)
     {
         return Err(row.error("End", row.text("End")?, "before Start", hint));
     }
+    // A job whose wait spans the change has waited for an unknown time of at most an hour.
+    let submitted = submitted.map(|at| started.map_or(at, |started| at.min(started)));
     Ok([submitted, started, started.and(ended)])
 }
 

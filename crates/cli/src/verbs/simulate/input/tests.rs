@@ -445,6 +445,38 @@ mod sacct {
     }
 
     #[test]
+    fn jobs_over_the_end_of_summer_time_are_counted_and_seconds_are_times() {
+        let summer = "1|2024-10-26T10:00:00|2024-10-26T10:01:00|2024-10-26T11:00:00|gres/gpu=1|gpu|COMPLETED\n\
+                      9|2024-10-27T02:30:00|2024-10-27T02:50:00|2024-10-27T02:20:00|gres/gpu=1|gpu|COMPLETED\n\
+                      10|2024-10-27T02:50:00|2024-10-27T02:10:00|2024-10-27T05:00:00|gres/gpu=1|gpu|COMPLETED\n";
+        let read = read(summer, Format::Sacct);
+        assert_eq!((read.jobs.len(), read.over_clock_change), (2, 1));
+        assert_eq!(read.jobs[1].submitted, read.jobs[1].started);
+        let seconds = "1|1709287200|1709287260|1709290800|gres/gpu=1|gpu|COMPLETED\n";
+        let job = super::read(seconds, Format::Sacct).jobs.remove(0);
+        assert_eq!(job.ran_ms(), Some(3_540_000));
+    }
+
+    #[test]
+    fn a_mig_profile_as_the_type_of_a_gpu_is_an_instance() {
+        for (request, expected) in [
+            ("cpu=8,gres/gpu:a100_3g.40gb=1,gres/gpu=1", "3g.40gb"),
+            ("gres/gpu:nvidia_h200_nvl_4g.71gb=1", "4g.71gb"),
+            ("gres/gpu:1g.5gb=1", "1g.5gb"),
+        ] {
+            let job = read(&row("1", request), Format::Sacct).jobs.remove(0);
+            assert_eq!(
+                job.amount,
+                Amount::from_mig_flag(expected).ok(),
+                "{request}"
+            );
+            assert!(job.models.is_empty(), "{request}");
+        }
+        let several = read(&row("1", "gres/gpu:1g.5gb=2,gres/gpu=2"), Format::Sacct);
+        assert_eq!((several.jobs.len(), several.several_instances), (0, 1));
+    }
+
+    #[test]
     fn each_fault_is_named_with_line_column_and_value() {
         for (text, said) in [
             (row("abc", ""), "line 1, column JobID: `abc`: not a job id"),
@@ -466,12 +498,12 @@ mod sacct {
                 "line 1, column State: `DONE`: not a state",
             ),
             (
-                row("1", "").replace("13:01", "12:00"),
-                "line 1, column End: `2026-03-04T12:00:00`: before Start",
+                row("1", "").replace("13:01", "11:00"),
+                "line 1, column End: `2026-03-04T11:00:00`: before Start",
             ),
             (
-                row("1", "").replace("T12:01", "T11:01"),
-                "line 1, column Start: `2026-03-04T11:01:00`: before Submit",
+                row("1", "").replace("T12:01", "T10:01"),
+                "line 1, column Start: `2026-03-04T10:01:00`: before Submit",
             ),
             (
                 row("1", "").replace("T12:00:00", " noon"),
