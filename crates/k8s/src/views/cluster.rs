@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::fraction;
 use super::objects::{Allocations, Objects};
 use crate::claim::DRIVER;
-use crate::controller::capacity::{capacity, newest};
+use crate::controller::capacity::{capacity, held, newest};
 use crate::inject::{ASKED, CLAIM, parse_request};
 use crate::slices::{FRACTION, MEMORY, MIG, TYPE, bytes};
 
@@ -276,7 +276,7 @@ fn add_free(
     slices: &[ResourceSlice],
     claims: &[ResourceClaim],
 ) {
-    let offered = capacity(slices, claims);
+    let offered = capacity(slices, &held(claims));
     for of in &offered.gpus {
         let Some(device) = devices.get(&(of.node.as_str(), of.device.as_str())) else {
             continue;
