@@ -8,6 +8,7 @@
 //!   slices, templates ──► informers ──► inventory                              every replica
 //!   pods, claims, classes ──► reconcile ──► classes · templates · reason       the holder of the lease
 //!   Kueue's Workloads ──► workloads ──┘
+//!   Kueue's ClusterQueues, claims ──► reports: quota and GPU time for the members of a project
 //! ```
 //!
 //! With `--only webhook` and `--only reconcile` two processes have one part each. All replicas of the webhook answer; the
@@ -30,6 +31,7 @@ pub(crate) mod pending;
 pub(crate) mod reason;
 mod reconcile;
 mod registration;
+mod reports;
 mod review;
 mod templates;
 mod tls;

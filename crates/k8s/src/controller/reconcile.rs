@@ -24,7 +24,7 @@ use super::owner::OwnerRef;
 use super::pending::Pending;
 use super::reason::why;
 use super::workloads::{WaitingWorkload, WaitingWorkloads};
-use super::{classes, templates};
+use super::{classes, reports, templates};
 use crate::cluster::{chain, error_message};
 use crate::metrics::controller::{METRICS, Object, WaitingPods};
 use crate::slices;
@@ -65,7 +65,12 @@ pub async fn lead(work: LeaderContext, bell: ChangeSignal, mut leads: watch::Rec
 }
 
 async fn rounds(work: &LeaderContext, bell: &ChangeSignal, tasks: &mut JoinSet<()>) {
-    let leaders = LeaderCache::watch(&work.client, bell, tasks);
+    let leaders = Arc::new(LeaderCache::watch(&work.client, bell, tasks));
+    tasks.spawn(reports::keep(
+        work.client.clone(),
+        Arc::clone(&work.seen),
+        Arc::clone(&leaders),
+    ));
     let waiting = Arc::new(WaitingWorkloads::default());
     {
         let (waiting, client, bell) = (Arc::clone(&waiting), work.client.clone(), bell.clone());

@@ -254,6 +254,11 @@ fn is_unchanged(before: &Value, now: &Value) -> bool {
         && before["spec"] == now["spec"]
 }
 
+/// The objects of a kind, in all namespaces.
+pub fn objects(client: &Client, kind: Kind) -> Api<DynamicObject> {
+    api(client, kind.as_str(), kind.plural(), None)
+}
+
 /// The Workloads of a namespace, or of all.
 pub fn workloads<K>(client: &Client, namespace: Option<&str>) -> Api<K>
 where

@@ -118,12 +118,14 @@ const TEAMS: &[&str] = &[
 const OBJECTS: &[&str] = &[
     "ClusterRole divvy-controller",
     "ClusterRole divvy-node",
+    "ClusterRole divvy-project-reports",
     "ClusterRole divvy-uninstall-finish",
     "ClusterRole divvy-uninstall-prepare",
     "ClusterRoleBinding divvy-controller",
     "ClusterRoleBinding divvy-node",
     "ClusterRoleBinding divvy-uninstall-finish",
     "ClusterRoleBinding divvy-uninstall-prepare",
+    "CustomResourceDefinition projectreports.divvy.dev",
     "DaemonSet divvy-node",
     "Deployment divvy-controller",
     "Deployment divvy-reconciler",
@@ -618,6 +620,29 @@ fn the_charts_copy_of_the_webhooks_is_up_to_date() {
     assert_eq!(
         std::fs::read_to_string(file).unwrap_or_default(),
         text,
+        "write it anew with DIVVY_RECORD=1"
+    );
+}
+
+/// The definition of ProjectReports, as the chart has it without its labels.
+#[test]
+fn the_charts_definition_of_project_reports_is_up_to_date() {
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../deploy/helm/divvy/templates/controller/projectreport.yaml"
+    );
+    let text = yaml_serde::to_string(&divvy_k8s::project::report::definition()).unwrap();
+    let labelled = text.replacen(
+        "  name: projectreports.divvy.dev\n",
+        "  name: projectreports.divvy.dev\n  labels: {{- include \"divvy.labels\" . | nindent 4 }}\n",
+        1,
+    );
+    if std::env::var_os("DIVVY_RECORD").is_some() {
+        std::fs::write(file, &labelled).unwrap();
+    }
+    assert_eq!(
+        std::fs::read_to_string(file).unwrap_or_default(),
+        labelled,
         "write it anew with DIVVY_RECORD=1"
     );
 }
