@@ -8,12 +8,14 @@ pub mod replica;
 
 use std::convert::Infallible;
 use std::future::ready;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
 use divvy_testkit::Bounded as _;
 use futures_util::future::join_all;
 use futures_util::{StreamExt as _, stream};
+use http_body_util::BodyExt as _;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -653,6 +655,29 @@ mod exhaustive {
         for cut in [Cut::Before, Cut::After] {
             killed_at_writes(cut, 1..).await;
         }
+    }
+
+    /// The API server keeps a connection for 90 s, and does not repeat a review that a closing server has cut off.
+    #[tokio::test]
+    async fn the_webhook_keeps_an_idle_connection() {
+        // Longer than the bound of a TLS handshake, which once closed connections too.
+        const IDLE: Duration = Duration::from_secs(12);
+        let cluster = Cluster::new();
+        let replica = Replica::start(&cluster, "a", &[]);
+        replica.serves(&cluster.server);
+        let bundle = cluster.bundle();
+        let stream = admission::tls(replica.address(), bundle.as_bytes(), HOST)
+            .await
+            .unwrap();
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+        let mut connection = tokio::spawn(connection);
+        let request = Request::builder().uri("/mutate").header("host", HOST);
+        let request = request.body(Body::empty()).unwrap();
+        let response = sender.send_request(request).await.unwrap();
+        assert_eq!(response.status().as_u16(), 405);
+        response.into_body().collect().await.unwrap();
+        let ended = tokio::time::timeout(IDLE, &mut connection).await;
+        assert!(ended.is_err(), "the webhook closed it: {ended:?}");
     }
 
     /// K1: 95 KiB of each foreign pod stayed in memory, so that 2,000 of them took 230 MiB, and 7,600 the limit of the chart.
