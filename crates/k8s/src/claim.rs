@@ -312,6 +312,10 @@ fn selector(expression: &str) -> Value {
     json!([{ "cel": { "expression": expression } }])
 }
 
+/// The alternatives of a request (`FirstAvailableDeviceRequestMaxSize`, resource.k8s.io/v1). The webhook writes one selector
+/// in each, and other authors 32.
+const MOST_SIZES: usize = 8;
+
 /// The sizes of GPUs, smallest and largest in MiB, to which each alternative of a request is limited; empty for a request
 /// that any size serves.
 pub(crate) fn limited_to(request: &DeviceRequest) -> Vec<(u64, u64)> {
@@ -326,7 +330,7 @@ pub(crate) fn limited_to(request: &DeviceRequest) -> Vec<(u64, u64)> {
         let sizes: Vec<u64> = sizes.collect();
         Some((*sizes.iter().min()?, *sizes.iter().max()?))
     };
-    selectors.filter_map(sizes).collect()
+    selectors.filter_map(sizes).take(MOST_SIZES).collect()
 }
 
 /// The device class of a MIG profile.

@@ -8,9 +8,11 @@
 //!   slices, templates ──► informers ──► inventory                              every replica
 //!   pods, claims, classes ──► reconcile ──► classes · templates · reason       the holder of the lease
 //!   Kueue's Workloads ──► workloads ──┘
+//!   Kueue's ClusterQueues, claims ──► reports: quota and GPU time for the members of a project
 //! ```
 //!
-//! Two replicas answer; the leader maintains the device classes and templates, and writes events with the reason why a
+//! With `--only webhook` and `--only reconcile` two processes have one part each. All replicas of the webhook answer; the
+//! leader maintains the device classes and templates, and writes events with the reason why a
 //! pod waits. All state is in the cluster: any replica may die at any point, and the next call completes what was half
 //! done. The scheduler places pods, and the node enforces their limits.
 
@@ -29,18 +31,21 @@ pub(crate) mod pending;
 pub(crate) mod reason;
 mod reconcile;
 mod registration;
+mod reports;
 mod review;
 mod templates;
 mod tls;
 mod webhook;
 mod workloads;
 
+use std::future::pending;
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::api::Api;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
@@ -66,8 +71,19 @@ use webhook::SharingMode;
 /// How often what nodes publish is noted as being there still.
 const NOTES: Duration = Duration::from_secs(60);
 
+/// The part of the controller that a process runs. The chart runs each in pods of its own, so that neither the memory nor a
+/// fault of the reconcile loops stops admissions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    Webhook,
+    Reconcile,
+}
+
 #[derive(clap::Args)]
 pub struct Args {
+    /// Only the webhook, or only the reconcile loops [default: both]
+    #[arg(long, value_name = "PART")]
+    only: Option<Part>,
     /// Address of the webhook (HTTPS)
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8443")]
     listen: SocketAddr,
@@ -173,12 +189,25 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
     let client = cluster::client().await?;
     let namespace = args.namespace.clone();
     let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+    let (answers, reconciles) = match args.only {
+        None => (true, true),
+        Some(part) => (part == Part::Webhook, part == Part::Reconcile),
+    };
     let failed = |address| move |error| ControllerError::Listen { address, error };
-    let door = server::listen(args.listen).await;
-    let (door, address) = door.map_err(failed(args.listen))?;
     let health = server::listen(args.health_listen).await;
     let (health, health_address) = health.map_err(failed(args.health_listen))?;
-    info!(%address, health = %health_address, namespace, "listening");
+    let door = match answers {
+        true => {
+            let door = server::listen(args.listen).await;
+            let (door, address) = door.map_err(failed(args.listen))?;
+            info!(%address, health = %health_address, namespace, "listening");
+            Some(door)
+        }
+        false => {
+            info!(health = %health_address, namespace, "reconciling");
+            None
+        }
+    };
 
     let (stop, stopped) = watch::channel(false);
     let (leads, leading) = watch::channel(false);
@@ -189,20 +218,32 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
 
     let router = health::router(Arc::clone(&ready), args.metrics);
     tasks.spawn(server::serve_health(health, router));
-    let keeper = tls::CertRotator {
-        client: client.clone(),
-        place: place(&args, &namespace),
-        names: names(&args, &namespace),
-        configuration: args.webhook.clone(),
-        owner: Arc::clone(&owner),
-        shown: Arc::clone(&shown),
-        ready: Arc::clone(&ready),
-    };
-    tasks.spawn(keeper.run());
+    if answers {
+        let keeper = tls::CertRotator {
+            client: client.clone(),
+            place: place(&args, &namespace),
+            names: names(&args, &namespace),
+            configuration: args.webhook.clone(),
+            owner: Arc::clone(&owner),
+            shown: Arc::clone(&shown),
+            ready: Arc::clone(&ready),
+        };
+        tasks.spawn(keeper.run());
+    } else {
+        // No certificate is served here.
+        ready.certificate(true);
+        let follow = Arc::clone(&owner).follow(Api::all(client.clone()), args.webhook.clone());
+        tasks.spawn(follow);
+    }
     let identity = args.identity.clone().unwrap_or_else(host);
     let steps = match args.any_fraction {
         true => Steps::Any,
         false => Steps::Eighths,
+    };
+    let webhook_of = |mode| webhook::Webhook {
+        mode,
+        steps,
+        schedulers: args.schedulers.clone(),
     };
     let carriers = match &args.carrier_image {
         Some(image) if args.carrier => {
@@ -210,27 +251,20 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
                 reservation::controller::shares(&client, &mut tasks),
                 ready.clone(),
             );
-            let listed = shares.clone();
+            let listed = Arc::clone(&shares);
             tokio::spawn(async move {
-                // Err says that the watch has ended, with the process.
-                let _ = listed.wait_until_ready().await;
+                listed.wait_until_listed().await;
                 seen.cluster();
             });
-            let common = ReservationTemplate {
-                image: image.clone(),
-                nodes: args.carrier_nodes.clone().unwrap_or_default(),
-            };
-            tasks.spawn(reservation::controller::lead(
-                client.clone(),
-                common,
-                leading.clone(),
-            ));
-            let mode = SharingMode::Reservations(shares);
-            Some(webhook::Webhook {
-                mode,
-                steps,
-                schedulers: args.schedulers.clone(),
-            })
+            if reconciles {
+                let common = ReservationTemplate {
+                    image: image.clone(),
+                    nodes: args.carrier_nodes.clone().unwrap_or_default(),
+                };
+                let lead = reservation::controller::lead(client.clone(), common, leading.clone());
+                tasks.spawn(lead);
+            }
+            Some(webhook_of(SharingMode::Reservations(shares)))
         }
         _ => None,
     };
@@ -245,26 +279,23 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
                 bell.subscribe(),
                 Arc::clone(&ready),
             ));
-            let work = reconcile::LeaderContext {
-                client: client.clone(),
-                seen: Arc::clone(&seen),
-                known: Arc::clone(&known),
-                owner: Arc::clone(&owner),
-                identity: identity.clone(),
-                nvidia_gpu: args.nvidia_gpu,
-            };
-            tasks.spawn(reconcile::lead(work, bell, leading));
             let templates = templates::Templates {
                 client: client.clone(),
-                seen: seen.templates.clone(),
-                owner,
+                seen: Arc::clone(&seen.templates),
+                owner: Arc::clone(&owner),
             };
-            let mode = SharingMode::Claims { known, templates };
-            Some(webhook::Webhook {
-                mode,
-                steps,
-                schedulers: args.schedulers.clone(),
-            })
+            if reconciles {
+                let work = reconcile::LeaderContext {
+                    client: client.clone(),
+                    seen,
+                    known: Arc::clone(&known),
+                    owner,
+                    identity: identity.clone(),
+                    nvidia_gpu: args.nvidia_gpu,
+                };
+                tasks.spawn(reconcile::lead(work, bell, leading));
+            }
+            Some(webhook_of(SharingMode::Claims { known, templates }))
         }
         false => None,
     };
@@ -292,9 +323,11 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
         me: identity,
         length: Duration::from_secs(args.lease_seconds),
     };
-    let mut lease = tokio::spawn(lease::keep(client, terms, leads, stopped.clone()));
+    let mut lease =
+        reconciles.then(|| tokio::spawn(lease::keep(client, terms, leads, stopped.clone())));
     let (close, closed) = watch::channel(false);
-    let mut serving = tokio::spawn(server::serve(door, Some(shown), Arc::new(webhook), closed));
+    let mut serving =
+        door.map(|door| tokio::spawn(server::serve(door, Some(shown), Arc::new(webhook), closed)));
 
     tokio::select! {
         told = told_to_end() => told.map_err(ControllerError::Signals)?,
@@ -302,13 +335,20 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
     }
     info!("ending");
     ready.leave();
-    // The Service's endpoints change a little later, and until then the API server still sends requests here.
     stop.send_replace(true);
-    sleep(Duration::from_secs(args.drain_seconds)).await;
+    if answers {
+        // The Service's endpoints change a little later, and until then the API server still sends requests here.
+        sleep(Duration::from_secs(args.drain_seconds)).await;
+    }
     close.send_replace(true);
     // A task that panicked has said so.
-    let served = serving.await.unwrap_or(Ok(()));
-    let _ = lease.await;
+    let served = match serving {
+        Some(serving) => serving.await.unwrap_or(Ok(())),
+        None => Ok(()),
+    };
+    if let Some(lease) = lease {
+        let _ = lease.await;
+    }
     tasks.shutdown().await;
     Ok(served?)
 }
@@ -325,15 +365,23 @@ fn scheduler(text: &str) -> Result<String, String> {
 /// Returns once a part has ended, which none does by itself. The process then exits, so that kubelet restarts it whole.
 async fn one_breaks<A, B>(
     tasks: &mut JoinSet<()>,
-    lease: &mut JoinHandle<A>,
-    serving: &mut JoinHandle<B>,
+    lease: &mut Option<JoinHandle<A>>,
+    serving: &mut Option<JoinHandle<B>>,
 ) -> ControllerError {
     tokio::select! {
         Some(_) = tasks.join_next() => {}
-        _ = lease => {}
-        _ = serving => {}
+        () = end(lease) => {}
+        () = end(serving) => {}
     }
     ControllerError::Broken
+}
+
+/// Returns once a part has ended; never for a part that this process does not run.
+async fn end<T>(part: &mut Option<JoinHandle<T>>) {
+    match part {
+        Some(part) => drop(part.await),
+        None => pending().await,
+    }
 }
 
 fn print(args: &Args) -> Result<(), ControllerError> {
@@ -417,8 +465,6 @@ pub(crate) async fn told_to_end() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::future::pending;
-
     use futures_util::FutureExt as _;
 
     use super::*;
@@ -434,7 +480,8 @@ mod tests {
         let mut tasks = JoinSet::new();
         tasks.spawn(part(0));
         tasks.spawn(part(1));
-        let (mut lease, mut serving) = (tokio::spawn(part(2)), tokio::spawn(part(3)));
+        let mut lease = Some(tokio::spawn(part(2)));
+        let mut serving = Some(tokio::spawn(part(3)));
         one_breaks(&mut tasks, &mut lease, &mut serving).await
     }
 

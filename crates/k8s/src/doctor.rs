@@ -110,13 +110,12 @@ impl Row {
     }
 
     pub(crate) fn unknown(check: &'static str, read: &'static str, why: &str) -> Self {
-        Self::ok(check, read, format!("cannot read it: {why}")).but(
-            Status::Unknown,
-            "",
-            "use a context of KUBECONFIG that may read it",
-        )
+        Self::ok(check, read, format!("cannot read it: {why}")).but(Status::Unknown, "", UNREADABLE)
     }
 }
+
+/// The remedy of every check that cannot read its facts.
+const UNREADABLE: &str = "use a context of KUBECONFIG that may read it";
 
 /// Every check, in the order in which things are set up.
 pub fn rows(facts: &ClusterFacts) -> Vec<Row> {
@@ -175,7 +174,12 @@ pub fn render(rows: Vec<Row>, format: Format) -> Result<String, Error> {
         })
         .collect();
     let mut text = error_output::table(["STATUS", "CHECK", "FOUND"], &lines);
-    for row in rows.iter().filter(|row| row.status != Status::Ok) {
+    let is_unreadable = |row: &&Row| row.status == Status::Unknown && row.fix == UNREADABLE;
+    let unreadable: Vec<&Row> = rows.iter().filter(is_unreadable).collect();
+    // A user of one namespace may read few of the facts, and needs to hear of that once.
+    let is_together = unreadable.len() > 1;
+    let in_full = |row: &&Row| row.status != Status::Ok && !(is_together && is_unreadable(row));
+    for row in rows.iter().filter(in_full) {
         text.push_str(&format!("\n{}: {}\n", row.status.as_str(), row.check));
         for (word, line) in [
             ("read", row.read),
@@ -187,6 +191,13 @@ pub fn render(rows: Vec<Row>, format: Format) -> Result<String, Error> {
                 text.push_str(&format!("  {word:<6} {}\n", error_output::clean(line)));
             }
         }
+    }
+    if is_together {
+        let checks: Vec<&str> = unreadable.iter().map(|row| row.check).collect();
+        let checks = checks.join(", ");
+        text.push_str(&format!(
+            "\nunknown: {checks}\n  found  you may not read what these checks need\n  do     {UNREADABLE}\n"
+        ));
     }
     let count = |status| rows.iter().filter(|row| row.status == status).count();
     text.push_str(&format!(
@@ -233,6 +244,16 @@ mod tests {
              \nunknown: b\n  read   pods\n  found  cannot read it: forbidden\n  do     use a context of KUBECONFIG that may read it\n\
              \n1 ok, 0 warn, 0 fail, 1 unknown: no problem found; some checks could not run\n"
         );
+        let two = vec![
+            Row::unknown("a", "nodes", "forbidden"),
+            Row::unknown("b", "pods", "forbidden"),
+        ];
+        let text = render(two, Format::Table).unwrap();
+        assert!(
+            text.contains("\nunknown: a, b\n  found  you may not read what these checks need\n"),
+            "{text}"
+        );
+        assert_eq!(text.matches("use a context").count(), 1, "once: {text}");
         let json: serde_json::Value =
             serde_json::from_str(&render(rows, Format::Json).unwrap()).unwrap();
         assert_eq!(

@@ -18,7 +18,7 @@ pub use workload::{CLAIM_TEMPLATES, WorkloadInjection, inject_workload, recorded
 use crate::claim::{Inventory, NoTemplate, Template};
 use crate::pod_request::{
     GPU, HAMI_CORES, HAMI_MEMORY, HAMI_PERCENT, NO_GPUS, PodRequest, Refusal, Rules, Size,
-    SkipReason, VISIBLE, parse_pod_request,
+    SkipReason, VISIBLE, ignored_request, parse_pod_request,
 };
 
 /// The name of the claim in a pod.
@@ -72,11 +72,11 @@ pub fn inject<'r>(
         }
         Err(SkipReason::Done) => {
             complete(&mut changed);
-            (None, Vec::new())
+            (None, ignored_request(pod).into_iter().collect())
         }
         Err(untouched) => return Ok(Err(untouched)),
     };
-    Ok(match changed == *pod {
+    Ok(match changed == *pod && warnings.is_empty() {
         true => Err(SkipReason::Done),
         false => Ok(Injection {
             patch: json_patch::diff(pod, &changed),

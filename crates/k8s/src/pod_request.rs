@@ -13,9 +13,9 @@ use serde_json::Value;
 
 pub(crate) use fixed_limit::IMAGES;
 pub use fraction::{Fraction, FractionError, Steps};
-pub(crate) use read::names_container;
 pub use read::parse_pod_request;
 pub(crate) use read::{NO_GPUS, VISIBLE};
+pub(crate) use read::{ignored_request, names_container};
 
 /// The label of ClearML's injector: a fraction, or a count of whole GPUs.
 pub const FRACTION_LABEL: &str = "clearml-injector/fraction";
@@ -31,7 +31,7 @@ pub const GPU_SIZE: &str = "divvy.dev/gpu-size";
 pub const DEFAULT_SCHEDULER: &str = "default-scheduler";
 /// The resource name of whole GPUs.
 pub const GPU: &str = "nvidia.com/gpu";
-/// HAMi's: MiB, percent of a GPU's memory, and percent of its cores.
+/// HAMi's: MiB, per cent of a GPU's memory, and per cent of its compute time.
 pub const HAMI_MEMORY: &str = "nvidia.com/gpumem";
 pub const HAMI_PERCENT: &str = "nvidia.com/gpumem-percentage";
 pub const HAMI_CORES: &str = "nvidia.com/gpucores";
@@ -155,6 +155,12 @@ pub enum Refusal {
         "{COMPUTE}: `none` would take compute time from other pods; write fair=1 for as much as a pod can have"
     )]
     NoCompute,
+    #[error("{HAMI_CORES}: `{0}` is not a per cent from 0 to 100")]
+    Cores(String),
+    #[error(
+        "the annotation {COMPUTE} requests {annotation}, but the limit {HAMI_CORES} requests {limit}; remove one of them"
+    )]
+    TwoShares { annotation: Compute, limit: Compute },
     #[error("{from}: a pod can have fractions of at most {MOST_GPUS} GPUs")]
     TooMany { from: String },
     #[error(

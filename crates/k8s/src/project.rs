@@ -13,6 +13,7 @@ mod config;
 mod department;
 mod edit;
 mod list;
+pub mod report;
 mod settings;
 
 use std::process::ExitCode;

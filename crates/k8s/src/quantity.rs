@@ -77,6 +77,11 @@ impl Quantity {
         u64::try_from((positive + unit - 1) / unit).unwrap_or(u64::MAX)
     }
 
+    /// The same text for equal amounts, in thousand-millionths.
+    pub fn text(self) -> String {
+        format!("{}n", self.0)
+    }
+
     /// As a count; `None` where it is negative, too much, or not whole.
     pub fn count(self) -> Option<u64> {
         (self.0 % ONE == 0)

@@ -23,6 +23,7 @@ pub mod assign;
 pub mod assignment;
 pub mod cluster_state;
 pub mod controller;
+mod kept;
 pub mod node;
 pub mod node_affinity;
 pub mod pod;

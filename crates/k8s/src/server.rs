@@ -61,8 +61,12 @@ pub async fn serve_health(listener: TcpListener, router: Router) {
 /// Requests about pods are some 10 KiB; of what is larger only so many are read at once, as memory is bounded.
 const SMALL_BYTES: u64 = 128 << 10;
 const MOST_LARGE: usize = 4;
-/// For a TLS handshake, and then for the head of a request.
+/// For a TLS handshake, and for the body of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// For the head of the next request on a connection. Go's client gives up an idle connection after 90 s
+/// (`DefaultTransport.IdleConnTimeout`). A server that closes it first may do so while a review is on its way, which the
+/// API server does not repeat: the pod is refused.
+const IDLE: Duration = Duration::from_secs(100);
 /// How long requests in progress may take once the server ends.
 const DRAIN: Duration = Duration::from_secs(10);
 /// More connections than API servers and schedulers open; more wait to be accepted.
@@ -183,7 +187,7 @@ async fn converse<S: Service>(
         async move { Ok::<_, Infallible>(answer(&*service, &large, request).await) }
     });
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+    http.timer(TokioTimer::new()).header_read_timeout(IDLE);
     let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
     let stopped = async {
         // An error means that the sender is gone, which also ends the server.

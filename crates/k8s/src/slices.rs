@@ -31,7 +31,7 @@ pub use crate::quantity::bytes;
 pub use class::classes;
 pub(crate) use device::least;
 pub use diff::{SliceChange, steps};
-pub use inventory::{inventory_of, total_memory};
+pub use inventory::{inventory_of, stripped, total_memory};
 pub use offer::{Carving, Gpu, Health, Offer, Withheld, gpus};
 pub use pool::{Node, Pool, Taints, pool};
 pub use resolve::{DeviceAllocation, NoDevice, names, resolve_device};

@@ -30,6 +30,7 @@ use kube::Client;
 
 use crate::{cluster as connection, error_output};
 
+pub(crate) use objects::list_all;
 pub use top::{Args as TopArgs, run as top};
 pub use usage::{Args as UsageArgs, run as usage};
 

@@ -9,7 +9,8 @@ use divvy_core::units::Bytes;
 use k8s_openapi::api::resource::v1::{Device, ResourceClaim, ResourceSlice};
 use kube::ResourceExt as _;
 
-use crate::claim::DRIVER;
+use super::classes::classes_of;
+use crate::claim::{DRIVER, limited_to};
 use crate::slices::{FRACTION, MEMORY, MIG, TYPE, bytes};
 
 /// A GPU that is given out in parts, or as a whole.
@@ -64,6 +65,70 @@ impl GpuCapacity {
     }
 }
 
+/// What Divvy needs of a ResourceClaim: the devices that it holds, and the classes and GPU sizes that it names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimFacts {
+    pub namespace: String,
+    /// The pod that the claim is for, else the claim.
+    pub holder: String,
+    pub devices: Vec<HeldDevice>,
+    /// Divvy's classes alone.
+    pub classes: Vec<String>,
+    /// Smallest and largest in MiB, of each alternative that is limited to such GPUs.
+    pub sizes: Vec<(u64, u64)>,
+}
+
+/// A device of Divvy that a claim holds, or a part of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldDevice {
+    pub pool: String,
+    pub device: String,
+    pub bytes: u64,
+}
+
+impl ClaimFacts {
+    /// `None` for a claim that neither holds nor requests a device of Divvy.
+    pub fn of(claim: &ResourceClaim) -> Option<Self> {
+        let spec = claim.spec.devices.as_ref();
+        let requests = || {
+            spec.into_iter()
+                .flat_map(|all| all.requests.iter().flatten())
+        };
+        let classes: Vec<String> = requests().flat_map(classes_of).collect();
+        let status = claim.status.as_ref();
+        let allocation = status.and_then(|status| status.allocation.as_ref());
+        let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
+        let results = devices.and_then(|devices| devices.results.as_ref());
+        let results = results.into_iter().flatten();
+        let ours = results.filter(|result| result.driver == DRIVER);
+        let held = ours.map(|result| {
+            let consumed = result.consumed_capacity.as_ref();
+            let memory = consumed.and_then(|all| all.get(MEMORY));
+            HeldDevice {
+                pool: result.pool.clone(),
+                device: result.device.clone(),
+                bytes: memory.and_then(bytes).map_or(u64::MAX, Bytes::get),
+            }
+        });
+        let devices: Vec<HeldDevice> = held.collect();
+        if classes.is_empty() && devices.is_empty() {
+            return None;
+        }
+        Some(Self {
+            namespace: claim.namespace().unwrap_or_default(),
+            holder: holder(claim),
+            devices,
+            classes,
+            sizes: requests().flat_map(limited_to).collect(),
+        })
+    }
+}
+
+/// The facts of claims that were read whole.
+pub fn held<'c>(claims: impl IntoIterator<Item = &'c ResourceClaim>) -> Vec<ClaimFacts> {
+    claims.into_iter().filter_map(ClaimFacts::of).collect()
+}
+
 /// A device by pool and name, a counter by pool, set and name.
 type Of<'a> = (&'a str, &'a str);
 type Counters<'a> = BTreeMap<(&'a str, &'a str, &'a str), u64>;
@@ -71,31 +136,17 @@ type Counters<'a> = BTreeMap<(&'a str, &'a str, &'a str), u64>;
 /// Of each pool the newest generation counts.
 pub fn capacity<'s>(
     slices: impl IntoIterator<Item = &'s ResourceSlice>,
-    claims: impl IntoIterator<Item = &'s ResourceClaim>,
+    claims: impl IntoIterator<Item = &'s ClaimFacts>,
 ) -> Capacity {
     let slices: Vec<&ResourceSlice> = newest(slices);
     let mut given: BTreeMap<Of<'_>, Vec<GpuAllocation>> = BTreeMap::new();
     for claim in claims {
-        let allocation = claim
-            .status
-            .as_ref()
-            .and_then(|status| status.allocation.as_ref());
-        let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
-        let results = devices.and_then(|devices| devices.results.as_ref());
-        for result in results
-            .into_iter()
-            .flatten()
-            .filter(|result| result.driver == DRIVER)
-        {
-            let consumed = result
-                .consumed_capacity
-                .as_ref()
-                .and_then(|all| all.get(MEMORY));
-            let held = given.entry((&result.pool, &result.device)).or_default();
+        for one in &claim.devices {
+            let held = given.entry((&one.pool, &one.device)).or_default();
             held.push(GpuAllocation {
-                namespace: claim.namespace().unwrap_or_default(),
-                name: holder(claim),
-                bytes: consumed.and_then(bytes).map_or(u64::MAX, Bytes::get),
+                namespace: claim.namespace.clone(),
+                name: claim.holder.clone(),
+                bytes: one.bytes,
             });
         }
     }

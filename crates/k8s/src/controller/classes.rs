@@ -8,13 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::resource::v1::{
-    DeviceClass, DeviceRequest, ResourceClaim, ResourceClaimTemplate,
-};
+use k8s_openapi::api::resource::v1::{DeviceClass, DeviceRequest};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use kube::{Client, Resource as _, ResourceExt as _};
 
+use super::capacity::ClaimFacts;
+use super::templates::TemplateFacts;
+use crate::claim::DRIVER;
 use crate::cluster::{MANAGED_BY, is_missing};
 
 const MANAGER: &str = "divvy-controller";
@@ -84,29 +85,35 @@ fn owned(class: &DeviceClass, owner: Option<&OwnerReference>) -> bool {
 
 /// The classes that claims and templates name.
 pub fn named<'c>(
-    claims: impl IntoIterator<Item = &'c ResourceClaim>,
-    templates: impl IntoIterator<Item = &'c ResourceClaimTemplate>,
+    claims: impl IntoIterator<Item = &'c ClaimFacts>,
+    templates: impl IntoIterator<Item = &'c TemplateFacts>,
 ) -> BTreeSet<String> {
-    let claims = claims.into_iter().map(|claim| &claim.spec);
-    let templates = templates.into_iter().map(|template| &template.spec.spec);
-    let devices = claims
-        .chain(templates)
-        .filter_map(|spec| spec.devices.as_ref());
-    devices
-        .flat_map(|devices| devices.requests.iter().flatten())
-        .flat_map(classes_of)
-        .collect()
+    let claims = claims.into_iter().flat_map(|claim| &claim.classes);
+    let templates = templates.into_iter().flat_map(|template| &template.classes);
+    claims.chain(templates).cloned().collect()
 }
 
-fn classes_of(request: &DeviceRequest) -> Vec<String> {
-    let exactly = request
-        .exactly
-        .iter()
-        .map(|exactly| exactly.device_class_name.clone());
+/// Divvy's classes that a request names.
+pub fn classes_of(request: &DeviceRequest) -> Vec<String> {
+    let exactly = request.exactly.iter().map(|one| &one.device_class_name);
     let either = request.first_available.iter().flatten();
-    exactly
-        .chain(either.map(|one| one.device_class_name.clone()))
-        .collect()
+    let all = exactly.chain(either.map(|one| &one.device_class_name));
+    all.filter(|name| is_name(name)).cloned().collect()
+}
+
+/// Whether a class has a name of Divvy's.
+fn is_name(name: &str) -> bool {
+    name.ends_with(DRIVER)
+}
+
+/// The part of a class that an informer keeps; `None` for a class of another driver.
+pub fn kept(class: DeviceClass) -> Option<DeviceClass> {
+    let is_kept = is_name(&class.name_any()) || is_ours(&class);
+    is_kept.then(|| {
+        let mut class = class;
+        class.metadata.managed_fields = None;
+        class
+    })
 }
 
 impl ClassChange {
@@ -222,14 +229,14 @@ mod tests {
     #[test]
     fn a_profile_that_is_gone_goes_once_no_claim_names_it() {
         let there = written(&["1g.10gb"]);
-        let claim: ResourceClaim = serde_json::from_value(json!({
+        let claim = serde_json::from_value(json!({
             "metadata": { "name": "c" },
             "spec": { "devices": { "requests": [{ "name": "r", "firstAvailable": [
                 { "name": "a", "deviceClassName": "mig-1g-10gb.gpu.divvy.dev" },
             ] }] } },
         }))
         .unwrap();
-        let named = named([&claim], []);
+        let named = named([&ClaimFacts::of(&claim).unwrap()], []);
         assert_eq!(steps(&there, wanted(&[]), &named), []);
         assert_eq!(
             steps(&there, wanted(&[]), &BTreeSet::new()),

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Namespace;
-use kube::runtime::reflector::Store;
 use serde_json::Value;
 
+use super::informers::Informer;
 use super::registration::PATH;
 use super::review::{AdmissionDecision, AdmissionRequest, NoReview, RefusedAs, answer, question};
 use super::webhook::Webhook;
@@ -21,7 +20,8 @@ pub enum Dispatch {
     Both {
         claims: Webhook,
         carriers: Webhook,
-        namespaces: Store<Namespace>,
+        /// The word of each namespace that has one.
+        namespaces: Arc<Informer<String>>,
         default: Sharing,
     },
 }
@@ -76,12 +76,12 @@ impl Dispatch {
                 namespaces,
                 default,
             } => {
-                let namespace = namespace(namespaces, &asked.namespace);
-                let labels = namespace
-                    .as_ref()
-                    .and_then(|one| one.metadata.labels.as_ref());
-                let of_namespace = labels.and_then(|labels| labels.get(SHARING));
-                let mode = of_pod(own, of_namespace.map(String::as_str), *default);
+                let of_namespace = namespaces.get("", &asked.namespace);
+                let mode = of_pod(
+                    own,
+                    of_namespace.as_ref().map(|word| word.as_str()),
+                    *default,
+                );
                 Ok(match mode.map_err(said)? {
                     Sharing::Claims => claims,
                     Sharing::Carrier => carriers,
@@ -89,10 +89,6 @@ impl Dispatch {
             }
         }
     }
-}
-
-fn namespace(all: &Store<Namespace>, name: &str) -> Option<Arc<Namespace>> {
-    all.find(|one| one.metadata.name.as_deref() == Some(name))
 }
 
 /// The annotation of a pod, or of the pods of a template.

@@ -6,20 +6,16 @@
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, PartialObjectMeta};
-use kube::runtime::reflector::store::Writer;
-use kube::runtime::reflector::{Store, reflector};
-use kube::runtime::watcher::{self, Config, Event, watcher};
+use kube::runtime::watcher::{self, watcher};
 use kube::{Client, ResourceExt as _};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::informers::ChangeSignal;
-use super::templates::Key;
+use super::informers::{ChangeSignal, Informer, Intake, Key, paged};
 use crate::cluster::{chain, is_missing};
 use crate::inject::{CLAIM_TEMPLATES, recorded_claims};
 use crate::pod_request::Size;
@@ -33,14 +29,14 @@ const RETRY: Duration = Duration::from_secs(5);
 
 type Metadata = PartialObjectMeta<DynamicObject>;
 
-/// The workloads of every kind.
-pub struct Holders(Vec<KindOfHolder>);
+/// The claim templates of a workload, each with the request that it serves.
+type Claims = BTreeMap<String, Vec<Size>>;
 
-struct KindOfHolder {
-    seen: Store<Metadata>,
-    /// Listed at least once, or known to be absent.
-    known: Arc<AtomicBool>,
-}
+/// The workloads of every kind. A kind that is absent counts as listed.
+pub struct Holders(Vec<Arc<Informer<HeldBy>>>);
+
+/// The namespace of a workload, and its claim templates.
+type HeldBy = (String, Claims);
 
 /// The claim templates that workloads need, each with the request that it serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,16 +59,13 @@ impl Holders {
     pub fn held(&self) -> Held {
         let mut held = Held {
             templates: BTreeMap::new(),
-            is_complete: self.0.iter().all(|kind| kind.known.load(Ordering::Acquire)),
+            is_complete: self.0.iter().all(|kind| kind.is_listed()),
         };
-        for object in self.0.iter().flat_map(|kind| kind.seen.state()) {
-            let Some(namespace) = object.namespace() else {
-                continue;
-            };
-            let recorded = object.annotations().get(CLAIM_TEMPLATES);
-            let claims = recorded.map(|text| recorded_claims(text));
-            for (name, asked) in claims.unwrap_or_default() {
-                held.templates.insert((namespace.clone(), name), asked);
+        for workload in self.0.iter().flat_map(|kind| kind.state()) {
+            let (namespace, claims) = &*workload;
+            for (name, asked) in claims {
+                let key = (namespace.clone(), name.clone());
+                held.templates.insert(key, asked.clone());
             }
         }
         held
@@ -84,35 +77,37 @@ fn watch(
     workload: &Workload,
     bell: &ChangeSignal,
     tasks: &mut JoinSet<()>,
-) -> KindOfHolder {
+) -> Arc<Informer<HeldBy>> {
     let kind = GroupVersionKind::gvk(workload.group, workload.version, workload.kind);
     let resource = ApiResource::from_gvk_with_plural(&kind, workload.resource);
     let api: Api<Metadata> = Api::all_with(client.clone(), &resource);
-    let writer = Writer::new(resource);
-    let (seen, known) = (writer.as_reader(), Arc::new(AtomicBool::new(false)));
-    tasks.spawn(follow(api, writer, bell.clone(), Arc::clone(&known)));
-    KindOfHolder { seen, known }
+    let informer = Arc::default();
+    tasks.spawn(follow(api, Arc::clone(&informer), bell.clone()));
+    informer
 }
 
-async fn follow(
-    api: Api<Metadata>,
-    writer: Writer<Metadata>,
-    bell: ChangeSignal,
-    known: Arc<AtomicBool>,
-) {
+/// The claim templates in a workload's metadata.
+fn held_by(object: &Metadata) -> Option<HeldBy> {
+    let recorded = object.annotations().get(CLAIM_TEMPLATES)?;
+    let claims = recorded_claims(recorded);
+    (!claims.is_empty()).then_some((object.namespace()?, claims))
+}
+
+async fn follow(api: Api<Metadata>, informer: Arc<Informer<HeldBy>>, bell: ChangeSignal) {
     let kind = api.resource_url().to_owned();
-    let ours = Config::default().labels(&format!("{CLAIM_TEMPLATES}=true"));
-    let mut changes = pin!(reflector(writer, watcher(api, ours)));
+    let ours = paged().labels(&format!("{CLAIM_TEMPLATES}=true"));
+    let mut intake = Intake::new(Arc::clone(&informer), |object| held_by(&object));
+    let mut changes = pin!(watcher(api, ours));
     while let Some(change) = changes.next().await {
         match change {
-            Ok(Event::InitDone) => {
-                known.store(true, Ordering::Release);
-                bell.send_modify(|rung| *rung += 1);
+            Ok(event) => {
+                if intake.apply(event) {
+                    bell.send_modify(|rung| *rung += 1);
+                }
             }
-            Ok(_) => bell.send_modify(|rung| *rung += 1),
             Err(error) if is_absent(&error) => {
                 tracing::debug!(kind, "the cluster does not have this kind");
-                known.store(true, Ordering::Release);
+                informer.set_absent();
                 sleep(ABSENT).await;
             }
             // A watch that ends is started again where it was; nothing has been missed.
@@ -121,7 +116,7 @@ async fn follow(
             }
             Err(error) => {
                 // What is known may be old from here on; nothing is removed until it has been listed again.
-                known.store(false, Ordering::Release);
+                informer.distrust();
                 tracing::warn!(
                     kind,
                     error = chain(&error),

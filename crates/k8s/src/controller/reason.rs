@@ -4,14 +4,12 @@
 
 use std::collections::BTreeMap;
 
-use divvy_core::units::Bytes;
-use k8s_openapi::api::resource::v1::ResourceClaim;
-
-use super::capacity::{Capacity, GpuCapacity, MigPlacementState};
+use super::capacity::{Capacity, ClaimFacts, GpuCapacity, MigPlacementState};
 use super::pending::Pending;
-use crate::claim::{Inventory, Kind, Template, limited_to};
+use crate::claim::{Inventory, Kind, Template};
 use crate::pod_request::Size;
 use crate::slices;
+use divvy_core::units::Bytes;
 
 /// Holders that are named; an event has room for 1024 characters (`NoteLengthLimit`, events.k8s.io).
 const NAMED: usize = 5;
@@ -19,7 +17,7 @@ const NAMED: usize = 5;
 /// `None` where the GPUs are not what it waits for, as far as can be seen.
 pub fn why(
     pod: &Pending,
-    claim: Option<&ResourceClaim>,
+    claim: Option<&ClaimFacts>,
     offered: &Capacity,
     inventory: &Inventory,
 ) -> Option<String> {
@@ -173,16 +171,11 @@ fn described(gpu: &GpuCapacity, size: Size, namespace: &str) -> String {
 
 /// A claim that was made before the GPUs came that have room now: it can never take them.
 fn outdated(
-    claim: &ResourceClaim,
+    claim: &ClaimFacts,
     counts: &BTreeMap<Size, usize>,
     offered: &Capacity,
 ) -> Option<String> {
-    let requests = claim
-        .spec
-        .devices
-        .iter()
-        .flat_map(|devices| devices.requests.iter().flatten());
-    let sizes: Vec<(u64, u64)> = requests.flat_map(limited_to).collect();
+    let sizes = &claim.sizes;
     if sizes.is_empty() {
         return None;
     }
@@ -222,7 +215,7 @@ fn outdated(
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::resource::v1::ResourceSlice;
+    use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
     use serde_json::{Value, json};
 
     use super::super::capacity::capacity;
@@ -249,12 +242,12 @@ mod tests {
     }
 
     /// Made when all GPUs had 24 GiB.
-    fn claim(namespace: &str, pod: &str, device: &str, memory: &str) -> ResourceClaim {
+    fn claim(namespace: &str, pod: &str, device: &str, memory: &str) -> ClaimFacts {
         let of_24 = Inventory {
             sizes: [Bytes::gib(24)].into(),
             ..Inventory::default()
         };
-        serde_json::from_value(json!({
+        let claim: ResourceClaim = serde_json::from_value(json!({
             "metadata": { "name": "c", "namespace": namespace },
             "spec": Template::of(&[half()], &of_24).unwrap().spec["spec"],
             "status": {
@@ -265,7 +258,8 @@ mod tests {
                 }] } },
             },
         }))
-        .unwrap()
+        .unwrap();
+        ClaimFacts::of(&claim).unwrap()
     }
 
     fn half() -> Size {
@@ -286,9 +280,9 @@ mod tests {
 
     fn reason(
         pod: &Pending,
-        own: Option<&ResourceClaim>,
+        own: Option<&ClaimFacts>,
         slices: &[ResourceSlice],
-        claims: &[ResourceClaim],
+        claims: &[ClaimFacts],
     ) -> Option<String> {
         let inventory = crate::slices::inventory_of(slices);
         why(pod, own, &capacity(slices, claims), &inventory)
@@ -384,9 +378,8 @@ mod tests {
             counted,
             slice(json!([place("a", &[0, 1]), place("b", &[1, 2])])),
         ];
-        let waits = |claims: &[ResourceClaim]| {
-            reason(&pod(vec![Size::Memory(15_000)]), None, &slices, claims)
-        };
+        let waits =
+            |claims: &[ClaimFacts]| reason(&pod(vec![Size::Memory(15_000)]), None, &slices, claims);
         assert_eq!(waits(&[]), None);
         let said = waits(&[claim("team", "train", "a", "0")]).unwrap();
         assert!(

@@ -11,7 +11,6 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
-use kube::runtime::reflector::ObjectRef;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -25,7 +24,7 @@ use super::owner::OwnerRef;
 use super::pending::Pending;
 use super::reason::why;
 use super::workloads::{WaitingWorkload, WaitingWorkloads};
-use super::{classes, templates};
+use super::{classes, reports, templates};
 use crate::cluster::{chain, error_message};
 use crate::metrics::controller::{METRICS, Object, WaitingPods};
 use crate::slices;
@@ -66,7 +65,12 @@ pub async fn lead(work: LeaderContext, bell: ChangeSignal, mut leads: watch::Rec
 }
 
 async fn rounds(work: &LeaderContext, bell: &ChangeSignal, tasks: &mut JoinSet<()>) {
-    let leaders = LeaderCache::watch(&work.client, bell, tasks);
+    let leaders = Arc::new(LeaderCache::watch(&work.client, bell, tasks));
+    tasks.spawn(reports::keep(
+        work.client.clone(),
+        Arc::clone(&work.seen),
+        Arc::clone(&leaders),
+    ));
     let waiting = Arc::new(WaitingWorkloads::default());
     {
         let (waiting, client, bell) = (Arc::clone(&waiting), work.client.clone(), bell.clone());
@@ -138,7 +142,6 @@ async fn reconcile(
     }
 
     let pods = leaders.pods.state();
-    let pods: Vec<Pending> = pods.iter().filter_map(|pod| Pending::of(pod)).collect();
     let idle = &mut memory.idle_templates;
     let held = holders.held();
     for step in templates::steps(templates(), &pods, &held, &inventory, now, idle) {
@@ -154,15 +157,17 @@ async fn reconcile(
 
     let offered = capacity(published(), claims());
     let queued = waiting.all();
-    memory.forget_others(&pods, &queued);
+    let by_owner: BTreeMap<&str, &WaitingWorkload> = queued
+        .iter()
+        .filter_map(|one| Some((one.owner.uid.as_deref()?, &**one)))
+        .collect();
+    memory.forget_others(&pods, &by_owner);
     let mut counts = WaitingPods::default();
     for pod in &pods {
-        let claim = pod.claim.as_ref().and_then(|name| {
-            let claim = ObjectRef::new(name).within(&pod.namespace);
-            leaders.claims.get(&claim)
-        });
+        let claim = pod.claim.as_ref();
+        let claim = claim.and_then(|name| leaders.claims.get(&pod.namespace, name));
         // Kueue's gate comes before the scheduler.
-        let queue = waiting.of(&pod.uid);
+        let queue = by_owner.get(pod.uid.as_str()).map(|one| one.text.clone());
         let is_queued = queue.is_some();
         let text = queue.or_else(|| why(pod, claim.as_deref(), &offered, &inventory));
         match (&text, pod.has_no_place) {
@@ -177,13 +182,13 @@ async fn reconcile(
     }
     METRICS.waiting(counts);
     // A suspended Job has no pod: its event is on the Job.
-    let of_others = queued.into_iter().filter(|one| {
+    let of_others = queued.iter().filter(|one| {
         let uid = one.owner.uid.as_deref().unwrap_or_default();
         one.owner.kind.as_deref() != Some("Pod") && memory.is_due(uid, &one.text)
     });
-    let due: Vec<WaitingWorkload> = of_others.take(JOB_EVENTS).collect();
+    let due: Vec<&Arc<WaitingWorkload>> = of_others.take(JOB_EVENTS).collect();
     for one in due {
-        memory.emit_event(&one.owner, one.text).await;
+        memory.emit_event(&one.owner, one.text.clone()).await;
     }
 }
 
@@ -199,14 +204,10 @@ fn regarding(pod: &Pending) -> ObjectReference {
 }
 
 impl ReconcileState {
-    fn forget_others(&mut self, pods: &[Pending], queued: &[WaitingWorkload]) {
-        let queued: BTreeSet<&str> = queued
-            .iter()
-            .filter_map(|one| one.owner.uid.as_deref())
-            .collect();
+    fn forget_others(&mut self, pods: &[Arc<Pending>], queued: &BTreeMap<&str, &WaitingWorkload>) {
         let pods: BTreeSet<&str> = pods.iter().map(|pod| pod.uid.as_str()).collect();
         self.told
-            .retain(|uid, _| pods.contains(uid.as_str()) || queued.contains(uid.as_str()));
+            .retain(|uid, _| pods.contains(uid.as_str()) || queued.contains_key(uid.as_str()));
     }
 
     fn is_due(&self, uid: &str, text: &str) -> bool {

@@ -12,11 +12,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
+use super::classes::classes_of;
 use super::holders::Held;
+use super::informers::{Informer, Key};
 use super::owner::OwnerRef;
 use super::pending::Pending;
 use crate::claim::{Inventory, PREFIX, Template};
@@ -60,6 +62,46 @@ pub enum TemplateError {
     Contended { name: String },
 }
 
+/// What Divvy needs of a claim template. Any user may write templates with Divvy's label, so the spec itself is not kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TemplateFacts {
+    key: Key,
+    uid: Option<String>,
+    version: Option<String>,
+    is_ours: bool,
+    last_used: Option<Timestamp>,
+    spec: SpecDigest,
+    /// Divvy's classes that it names.
+    pub classes: Vec<String>,
+}
+
+/// Digest of a spec in normal form.
+type SpecDigest = [u8; 32];
+
+impl TemplateFacts {
+    /// `None` for a template whose name is none of Divvy's.
+    pub fn of(template: &ResourceClaimTemplate) -> Option<Self> {
+        let name = template.name_any();
+        let last_used = template.annotations().get(LAST_USED);
+        let devices = template.spec.spec.devices.iter();
+        let requests = devices.flat_map(|devices| devices.requests.iter().flatten());
+        let (key, value) = MANAGED_BY;
+        name.starts_with(PREFIX).then(|| Self {
+            uid: template.uid(),
+            version: template.resource_version(),
+            is_ours: template
+                .labels()
+                .get(key)
+                .is_some_and(|found| found == value),
+            last_used: last_used.and_then(|text| text.parse().ok()),
+            spec: serde_json::to_value(&template.spec)
+                .map_or_else(|_| SpecDigest::default(), |spec| digest(&spec)),
+            classes: requests.flat_map(classes_of).collect(),
+            key: (template.namespace().unwrap_or_default(), name),
+        })
+    }
+}
+
 /// The state of an existing template for a pod that is admitted now.
 #[derive(Debug, PartialEq, Eq)]
 enum ExistingTemplate {
@@ -75,7 +117,7 @@ enum ExistingTemplate {
 /// The templates, as the webhook uses them.
 pub struct Templates {
     pub client: Client,
-    pub seen: Store<ResourceClaimTemplate>,
+    pub seen: Arc<Informer<TemplateFacts>>,
     pub owner: Arc<OwnerRef>,
 }
 
@@ -91,7 +133,7 @@ impl Templates {
             error: Box::new(error),
         };
         let api: Api<ResourceClaimTemplate> = Api::namespaced(self.client.clone(), namespace);
-        let seen = self.seen.get(&ObjectRef::new(name).within(namespace));
+        let seen = self.seen.get(namespace, name);
         let seen = seen.map(|seen| classify(&seen, template, Timestamp::now()));
         match seen {
             Some(ExistingTemplate::Fresh) => return Ok(()),
@@ -102,7 +144,7 @@ impl Templates {
             },
             Some(ExistingTemplate::Wrong | ExistingTemplate::Foreign) | None => {}
         }
-        if self.count(namespace) >= MOST {
+        if self.seen.count_in(namespace) >= MOST {
             return Err(TemplateError::TooMany {
                 namespace: namespace.to_owned(),
             });
@@ -117,7 +159,9 @@ impl Templates {
             let Some(there) = api.get_opt(name).await.map_err(failed)? else {
                 continue;
             };
-            match classify(&there, template, Timestamp::now()) {
+            let facts = TemplateFacts::of(&there);
+            let found = facts.map(|facts| classify(&facts, template, Timestamp::now()));
+            match found.unwrap_or(ExistingTemplate::Foreign) {
                 ExistingTemplate::Fresh => return Ok(()),
                 ExistingTemplate::Stale => match note(&api, name).await {
                     Err(error) if is_missing(&error) => {}
@@ -141,27 +185,10 @@ impl Templates {
         }
         Err(TemplateError::Contended { name: name.clone() })
     }
-
-    /// How many of ours a namespace has.
-    fn count(&self, namespace: &str) -> usize {
-        let all = self.seen.state();
-        let inside = all
-            .iter()
-            .filter(|one| one.namespace().as_deref() == Some(namespace));
-        inside.count()
-    }
 }
 
-fn is_ours(template: &ResourceClaimTemplate) -> bool {
-    let (key, value) = MANAGED_BY;
-    template
-        .labels()
-        .get(key)
-        .is_some_and(|found| found == value)
-}
-
-fn classify(there: &ResourceClaimTemplate, wanted: &Template, now: Timestamp) -> ExistingTemplate {
-    match (is_ours(there), is_stored(wanted, there)) {
+fn classify(there: &TemplateFacts, wanted: &Template, now: Timestamp) -> ExistingTemplate {
+    match (there.is_ours, there.spec == digest(&wanted.spec)) {
         // Without the label the controller does not remove it; the claims made from it are the same.
         (false, true) => ExistingTemplate::Fresh,
         (false, false) => ExistingTemplate::Foreign,
@@ -175,36 +202,32 @@ fn classify(there: &ResourceClaimTemplate, wanted: &Template, now: Timestamp) ->
 
 /// Whether the API server has the template with the spec that its name stands for.
 fn is_stored(wanted: &Template, there: &ResourceClaimTemplate) -> bool {
-    serde_json::to_value(&there.spec).is_ok_and(|spec| is_same(&wanted.spec, &spec))
+    TemplateFacts::of(there).is_some_and(|there| there.spec == digest(&wanted.spec))
 }
 
 /// How long ago a pod was admitted with it; `None` for a time in the future.
-fn last_used(template: &ResourceClaimTemplate, now: Timestamp) -> Option<Duration> {
-    let used: Timestamp = template.annotations().get(LAST_USED)?.parse().ok()?;
-    Duration::try_from(now.duration_since(used)).ok()
+fn last_used(template: &TemplateFacts, now: Timestamp) -> Option<Duration> {
+    Duration::try_from(now.duration_since(template.last_used?)).ok()
 }
 
-/// Whether the API server's answer is what was written: with its defaults, its form of quantities and its empty fields.
-fn is_same(written: &Value, there: &Value) -> bool {
-    match (written, there) {
-        (Value::Object(written), Value::Object(there)) => {
-            let mut keys = written.keys().chain(there.keys());
-            keys.all(|key| {
-                let there = there.get(key).unwrap_or(&Value::Null);
-                match written.get(key) {
-                    Some(written) => is_same(written, there),
-                    None => is_empty(there) || is_default(key, there),
-                }
-            })
+fn digest(spec: &Value) -> SpecDigest {
+    Sha256::digest(normal(spec).to_string().as_bytes()).into()
+}
+
+/// A spec in the form that is the same for what Divvy writes and for what the API server returns: without defaults and empty
+/// fields, and with one form of quantities.
+fn normal(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let has_value = |key: &str, value: &Value| !is_empty(value) && !is_default(key, value);
+            let fields = fields.iter().filter(|(key, value)| has_value(key, value));
+            // In the order of their names, whatever order serde_json keeps.
+            let sorted: BTreeMap<&String, Value> =
+                fields.map(|(key, value)| (key, normal(value))).collect();
+            json!(sorted)
         }
-        (Value::Array(written), Value::Array(there)) => {
-            let mut pairs = written.iter().zip(there);
-            written.len() == there.len() && pairs.all(|(written, there)| is_same(written, there))
-        }
-        (written, there) => {
-            let amounts = Quantity::of(written).ok().zip(Quantity::of(there).ok());
-            written == there || amounts.is_some_and(|(written, there)| written == there)
-        }
+        Value::Array(items) => items.iter().map(normal).collect(),
+        other => Quantity::of(other).map_or_else(|_| other.clone(), |amount| json!(amount.text())),
     }
 }
 
@@ -339,16 +362,14 @@ impl TemplateChange {
     }
 }
 
-/// A template, by namespace and name.
-pub type Key = (String, String);
 /// Since when which templates have been of no use, as far as this replica has seen.
 pub type IdleSince = BTreeMap<Key, Timestamp>;
 
 /// The writes to the existing templates, for the pods that wait and the workloads that exist; `idle` is carried from one round to
 /// the next.
 pub fn steps<'t>(
-    templates: impl IntoIterator<Item = &'t ResourceClaimTemplate>,
-    pods: &[Pending],
+    templates: impl IntoIterator<Item = &'t TemplateFacts>,
+    pods: &[Arc<Pending>],
     held: &Held,
     inventory: &Inventory,
     now: Timestamp,
@@ -367,12 +388,9 @@ pub fn steps<'t>(
     let mut still_idle = IdleSince::new();
     let mut there = BTreeSet::new();
     for template in templates {
-        let key = (
-            template.namespace().unwrap_or_default(),
-            template.name_any(),
-        );
+        let key = template.key.clone();
         there.insert(key.clone());
-        if needed.contains_key(&key) || !is_ours(template) || !key.1.starts_with(PREFIX) {
+        if needed.contains_key(&key) || !template.is_ours {
             continue;
         }
         let since = *idle.get(&key).unwrap_or(&now);
@@ -380,7 +398,7 @@ pub fn steps<'t>(
         let unused_for = last_used(template, now).map_or(idle_for, |ago| ago.min(idle_for));
         if held.is_complete
             && unused_for >= KEPT
-            && let (Some(uid), Some(version)) = (template.uid(), template.resource_version())
+            && let (Some(uid), Some(version)) = (template.uid.clone(), template.version.clone())
         {
             steps.push(TemplateChange::Remove {
                 namespace: key.0.clone(),
@@ -422,8 +440,8 @@ mod tests {
         }
     }
 
-    fn waiting(template: &str) -> Pending {
-        Pending {
+    fn waiting(template: &str) -> Arc<Pending> {
+        Arc::new(Pending {
             namespace: "team".into(),
             name: "p".into(),
             uid: "u".into(),
@@ -431,7 +449,7 @@ mod tests {
             asked: vec![Size::Memory(2000)],
             claim: None,
             has_no_place: false,
-        }
+        })
     }
 
     /// No workload.
@@ -446,8 +464,8 @@ mod tests {
         Timestamp::from_second(1_800_000_000 + minutes * 60).unwrap()
     }
 
-    fn template(name: &str, used: Timestamp) -> ResourceClaimTemplate {
-        serde_json::from_value(json!({
+    fn template(name: &str, used: Timestamp) -> TemplateFacts {
+        let template = serde_json::from_value(json!({
             "metadata": {
                 "name": name, "namespace": "team", "uid": "t", "resourceVersion": "7",
                 "labels": { "app.kubernetes.io/managed-by": "divvy" },
@@ -455,7 +473,8 @@ mod tests {
             },
             "spec": { "spec": {} },
         }))
-        .unwrap()
+        .unwrap();
+        TemplateFacts::of(&template).unwrap()
     }
 
     #[test]
@@ -487,15 +506,20 @@ mod tests {
 
     #[test]
     fn nothing_is_made_for_what_was_not_recorded_is_not_ours_or_has_its_claim() {
+        let pending = || Arc::unwrap_or_clone(waiting("divvy-abc"));
         let unrecorded = Pending {
             asked: Vec::new(),
-            ..waiting("divvy-abc")
+            ..pending()
         };
         let claimed = Pending {
             claim: Some("p-xyz".into()),
-            ..waiting("divvy-abc")
+            ..pending()
         };
-        let pods = [unrecorded, waiting("somebodys"), claimed];
+        let pods = [
+            Arc::new(unrecorded),
+            waiting("somebodys"),
+            Arc::new(claimed),
+        ];
         assert_eq!(
             steps(
                 [],
@@ -521,7 +545,7 @@ mod tests {
     #[test]
     fn an_unused_template_goes_after_a_while_and_not_before() {
         let (old, mut idle) = (template("divvy-abc", at(0)), IdleSince::new());
-        let mut at_minute = |minute, pods: &[Pending]| {
+        let mut at_minute = |minute, pods: &[Arc<Pending>]| {
             steps([&old], pods, &none(), &inventory(), at(minute), &mut idle)
         };
         assert_eq!(
@@ -606,7 +630,7 @@ mod tests {
             object["metadata"]["annotations"][LAST_USED] = json!(at(0).to_string());
             change(&mut object["spec"]["spec"]["devices"]["requests"]);
             let there = serde_json::from_value(object).unwrap();
-            classify(&there, &wanted, at(1))
+            classify(&TemplateFacts::of(&there).unwrap(), &wanted, at(1))
         };
         assert_eq!(there(&|_| {}), ExistingTemplate::Fresh);
         // As the API server writes it.
@@ -639,7 +663,7 @@ mod tests {
             object["spec"]["metadata"] = metadata;
             object["spec"]["spec"]["devices"]["config"] = json!([]);
             let there = serde_json::from_value(object).unwrap();
-            classify(&there, &wanted, at(1))
+            classify(&TemplateFacts::of(&there).unwrap(), &wanted, at(1))
         };
         let (key, value) = MANAGED_BY;
         let ours = json!({ key: value });
@@ -658,11 +682,12 @@ mod tests {
     fn what_was_used_lately_and_what_is_not_ours_stays() {
         let mut idle = IdleSince::new();
         let used = template("divvy-abc", at(550));
-        let mut foreign = template("divvy-abc", at(0));
-        foreign.metadata.labels = None;
-        let named = template("somebodys", at(0));
+        let foreign = TemplateFacts {
+            is_ours: false,
+            ..template("divvy-abc", at(0))
+        };
         for minute in [500, 609] {
-            let all = [&used, &foreign, &named];
+            let all = [&used, &foreign];
             assert_eq!(
                 steps(all, &[], &none(), &inventory(), at(minute), &mut idle),
                 []

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
-use kube::runtime::reflector::Store;
 use serde_json::Value;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use super::informers::Informer;
 use super::inventory::SharedInventory;
 use super::registration::TIMEOUT_SECONDS;
 use super::review::{
@@ -39,7 +39,7 @@ pub enum SharingMode {
         templates: Templates,
     },
     /// By carriers, of the GPUs that these are the records of.
-    Reservations(Store<GpuShare>),
+    Reservations(Arc<Informer<GpuShare>>),
 }
 
 impl Webhook {

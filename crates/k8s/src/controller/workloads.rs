@@ -8,22 +8,24 @@
 //! The controller needs no Kueue. Of a Workload only its owner and its conditions are kept, since its pod templates may be
 //! large.
 
-use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::{PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::api::DynamicObject;
+use kube::Client;
+use kube::api::Api;
+use kube::core::Object;
 use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{Config, Event, watcher};
-use kube::{Client, ResourceExt as _};
+use kube::runtime::watcher::watcher;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::informers::ChangeSignal;
+use super::informers::{ChangeSignal, Informer, Intake, paged};
+use super::pending::SpecFields;
 use crate::cluster::chain;
 use crate::inject::CLAIM;
 use crate::kueue::status::{WorkloadState, text, workload_memory, workload_state};
@@ -40,40 +42,34 @@ pub struct WaitingWorkload {
     pub text: String,
 }
 
-/// The waiting Workloads, by uid.
-#[derive(Debug, Default)]
-pub struct WaitingWorkloads(RwLock<BTreeMap<String, WaitingWorkload>>);
+/// The fields of a Workload that show whether it waits, and for what. A watch decodes no others.
+type WorkloadFields = Object<WorkloadSpec, Value>;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WorkloadSpec {
+    queue_name: Option<String>,
+    active: Option<bool>,
+    pod_sets: Option<Vec<PodSet>>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct PodSet {
+    template: Option<PodTemplate>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct PodTemplate {
+    spec: Option<SpecFields>,
+}
+
+/// The waiting Workloads.
+#[derive(Default)]
+pub struct WaitingWorkloads(Arc<Informer<WaitingWorkload>>);
 
 impl WaitingWorkloads {
-    pub fn all(&self) -> Vec<WaitingWorkload> {
-        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        all.values().cloned().collect()
-    }
-
-    /// What the Workload of the object with this uid waits for.
-    pub fn of(&self, uid: &str) -> Option<String> {
-        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let mut of_owner = all
-            .values()
-            .filter(|one| one.owner.uid.as_deref() == Some(uid));
-        of_owner.next().map(|one| one.text.clone())
-    }
-
-    fn set(&self, uid: String, waiting: Option<WaitingWorkload>) -> bool {
-        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        match waiting {
-            Some(waiting) if all.get(&uid) == Some(&waiting) => false,
-            Some(waiting) => {
-                all.insert(uid, waiting);
-                true
-            }
-            None => all.remove(&uid).is_some(),
-        }
-    }
-
-    fn keep(&self, listed: &BTreeMap<String, ()>) {
-        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|uid, _| listed.contains_key(uid));
+    pub fn all(&self) -> Vec<Arc<WaitingWorkload>> {
+        self.0.state()
     }
 
     /// Watches until the task is aborted.
@@ -83,7 +79,7 @@ impl WaitingWorkloads {
                 Ok(Served::Ours) => {
                     info!("Kueue is installed: events name what its Workloads wait for");
                     self.follow(client, bell).await;
-                    self.keep(&BTreeMap::new());
+                    self.0.set_absent();
                 }
                 Ok(Served::Absent | Served::Other(_)) => {}
                 Err(error) => warn!(
@@ -97,29 +93,16 @@ impl WaitingWorkloads {
 
     /// Follows the Workloads until their API is gone, or may not be read.
     async fn follow(&self, client: &Client, bell: &ChangeSignal) {
-        let api = workloads(client, None);
-        let mut changes = pin!(watcher(api, Config::default()).default_backoff());
-        let mut listed = BTreeMap::new();
+        let api: Api<WorkloadFields> = workloads(client, None);
+        let mut intake = Intake::new(Arc::clone(&self.0), waiting);
+        let mut changes = pin!(watcher(api, paged()).default_backoff());
         while let Some(change) = changes.next().await {
-            let changed = match change {
-                Ok(Event::Init) => {
-                    listed.clear();
-                    false
+            match change {
+                Ok(event) => {
+                    if intake.apply(event) {
+                        bell.send_modify(|rung| *rung += 1);
+                    }
                 }
-                Ok(Event::InitApply(object)) => {
-                    let uid = object.uid().unwrap_or_default();
-                    listed.insert(uid.clone(), ());
-                    self.set(uid, waiting(object))
-                }
-                Ok(Event::InitDone) => {
-                    self.keep(&listed);
-                    listed.clear();
-                    true
-                }
-                Ok(Event::Apply(object)) => {
-                    self.set(object.uid().unwrap_or_default(), waiting(object))
-                }
-                Ok(Event::Delete(object)) => self.set(object.uid().unwrap_or_default(), None),
                 Err(error) => {
                     warn!(
                         error = chain(&error),
@@ -128,11 +111,7 @@ impl WaitingWorkloads {
                     if is_final(&error) {
                         return;
                     }
-                    false
                 }
-            };
-            if changed {
-                bell.send_modify(|rung| *rung += 1);
             }
         }
     }
@@ -151,7 +130,7 @@ fn is_final(error: &kube::runtime::watcher::Error) -> bool {
 }
 
 /// What a Workload waits for; `None` for one that does not wait, or requests nothing of Divvy.
-fn waiting(object: DynamicObject) -> Option<WaitingWorkload> {
+fn waiting(object: WorkloadFields) -> Option<WaitingWorkload> {
     let object = serde_json::to_value(object).ok()?;
     let text = match workload_state(&object) {
         WorkloadState::Pending {
@@ -217,7 +196,7 @@ mod tests {
 
     use super::*;
 
-    fn object(claim: &str, conditions: &Value) -> DynamicObject {
+    fn object(claim: &str, conditions: &Value) -> WorkloadFields {
         serde_json::from_value(json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
             "metadata": { "name": "job-train", "namespace": "vision", "uid": "w", "ownerReferences": [

@@ -61,7 +61,8 @@ fn metrics(facts: &ClusterFacts) -> Option<Row> {
         });
         pods.map(serves).collect()
     };
-    let (controllers, nodes) = (of("controller"), of("node"));
+    let controllers = [of("controller"), of("reconciler")].concat();
+    let nodes = of("node");
     let count = |pods: &[bool]| pods.iter().filter(|serves| **serves).count();
     let serving = (count(&controllers), count(&nodes));
     match serving {

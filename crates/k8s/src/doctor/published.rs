@@ -38,7 +38,7 @@ fn classes(facts: &ClusterFacts) -> Row {
             Status::Fail,
             "pods that request such a device stay Pending",
             format!(
-                "the controller creates them, see its log: kubectl -n {} logs -l app.kubernetes.io/component=controller",
+                "the controller creates them, see its log: kubectl -n {} logs -l app.kubernetes.io/component=reconciler",
                 facts.system
             ),
         ),

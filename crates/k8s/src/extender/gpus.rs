@@ -1,13 +1,10 @@
 //! The GPUs of a node, in the scheduler's order, and what is free of each.
 
-use std::collections::BTreeSet;
-
 use divvy_core::cluster::{GpuFree, Shape};
 use divvy_core::units::Bytes;
 use k8s_openapi::api::resource::v1::{Device, ResourceClaim, ResourceSlice};
 
-use crate::claim::DRIVER;
-use crate::controller::capacity::{capacity, newest};
+use crate::controller::capacity::{ClaimFacts, capacity, newest};
 use crate::quantity::bytes;
 use crate::slices::{FRACTION, MEMORY, TYPE, WHOLE, least};
 
@@ -75,7 +72,7 @@ pub fn take_first(gpus: &mut [NodeGpu], shape: &Shape, part: GpuFree) {
 /// The node's GPUs, less what these claims hold. GPUs in MIG mode are left out; one that is not well has nothing free.
 pub fn gpus<'s>(
     slices: impl IntoIterator<Item = &'s ResourceSlice>,
-    claims: impl IntoIterator<Item = &'s ResourceClaim>,
+    claims: impl IntoIterator<Item = &'s ClaimFacts>,
 ) -> Vec<NodeGpu> {
     let offered = capacity(slices, claims).gpus.into_iter();
     offered
@@ -110,17 +107,6 @@ fn attribute<'d>(
     name: &str,
 ) -> Option<&'d k8s_openapi::api::resource::v1::DeviceAttribute> {
     device.attributes.as_ref()?.get(name)
-}
-
-/// The pools whose devices of this driver a claim has.
-pub fn pools(claim: &ResourceClaim) -> BTreeSet<String> {
-    let status = claim.status.as_ref();
-    let allocation = status.and_then(|status| status.allocation.as_ref());
-    let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
-    let results = devices.and_then(|devices| devices.results.as_ref());
-    let results = results.into_iter().flatten();
-    let ours = results.filter(|result| result.driver == DRIVER);
-    ours.map(|result| result.pool.clone()).collect()
 }
 
 /// UIDs of the pods that a claim is for.

@@ -65,6 +65,8 @@ impl PodFacts {
             };
             claims.extend(name.map(|name| (namespace.clone(), name.clone())));
         }
+        let extended = extended(spec);
+        let may_want_gpus = !claims.is_empty() || claims_to_come || !extended.is_empty();
         Some(Self {
             uid: pod.uid().unwrap_or_default(),
             key: (namespace, pod.name_any()),
@@ -72,9 +74,15 @@ impl PodFacts {
             requests: requests(spec),
             claims,
             claims_to_come,
-            extended: extended(spec),
-            selection: selection(spec),
+            extended,
+            // The selectors of a pod may be large, and those of a pod without GPUs choose nothing here.
+            selection: selection(spec).filter(|_| may_want_gpus),
         })
+    }
+
+    /// Whether the view needs it: it takes room of its node, or waits and may want GPUs.
+    pub fn is_needed(&self) -> bool {
+        self.node.is_some() || self.may_want_gpus()
     }
 
     /// Whether it may want GPUs: a pod without a claim and without a resource of a driver wants none.

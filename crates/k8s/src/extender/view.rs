@@ -18,6 +18,8 @@ use super::assumed::{Assumed, Confirmed};
 use super::gpus;
 use super::pod::{Key, PodFacts, Requests, allocatable};
 use crate::claim::FRACTION_CLASS;
+use crate::controller::capacity::ClaimFacts;
+use crate::slices::stripped;
 
 /// Why a pod gets no node from the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +41,10 @@ struct NodeFacts {
     node: Node,
 }
 
-struct ClaimFacts {
-    object: ResourceClaim,
+/// A claim. One of another driver is known, and has nothing to place.
+struct KnownClaim {
+    /// `None` for a claim of another driver.
+    facts: Option<ClaimFacts>,
     asked: Asked,
     pools: BTreeSet<String>,
 }
@@ -53,7 +57,7 @@ pub struct View {
     slices: BTreeMap<String, BTreeMap<String, ResourceSlice>>,
     pods: BTreeMap<Key, PodFacts>,
     on_node: BTreeMap<String, BTreeSet<Key>>,
-    claims: BTreeMap<Key, ClaimFacts>,
+    claims: BTreeMap<Key, KnownClaim>,
     in_pool: BTreeMap<String, BTreeSet<Key>>,
     /// Extended resources that stand for whole GPUs, by class.
     whole: BTreeMap<String, Vec<String>>,
@@ -92,7 +96,7 @@ impl View {
         self.slices
             .entry(pool.clone())
             .or_default()
-            .insert(name, slice);
+            .insert(name, stripped(slice));
         self.note(pool);
     }
 
@@ -164,7 +168,9 @@ impl View {
     pub fn put_claim(&mut self, claim: ResourceClaim) {
         let key = (claim.namespace().unwrap_or_default(), claim.name_any());
         self.remove_claim(&key);
-        let pools = gpus::pools(&claim);
+        let facts = ClaimFacts::of(&claim);
+        let held = facts.iter().flat_map(|facts| &facts.devices);
+        let pools: BTreeSet<String> = held.map(|held| held.pool.clone()).collect();
         for pool in &pools {
             self.in_pool
                 .entry(pool.clone())
@@ -178,19 +184,12 @@ impl View {
                 self.note_all(seen.into_iter().flat_map(|seen| seen.nodes));
             }
         }
-        let asked = Asked::of(&claim);
-        // A claim of another driver is known, and has nothing to place: its object is not kept.
-        let is_ours = asked != Asked::default() || !pools.is_empty();
-        let facts = ClaimFacts {
-            object: if is_ours {
-                claim
-            } else {
-                ResourceClaim::default()
-            },
-            asked,
+        let known = KnownClaim {
+            facts,
+            asked: Asked::of(&claim),
             pools,
         };
-        self.claims.insert(key, facts);
+        self.claims.insert(key, known);
     }
 
     pub fn remove_claim(&mut self, key: &Key) {

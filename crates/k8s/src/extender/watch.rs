@@ -14,10 +14,10 @@ use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
 use super::Extender;
-use super::pod::{Key, PodFacts};
+use super::pod::PodFacts;
 use super::view::View;
 use crate::claim::DRIVER;
-use crate::controller::informers::follow;
+use crate::controller::informers::{Key, follow, paged};
 use crate::metrics::extender::METRICS;
 
 /// The kinds that are watched. The extender is ready when all of them are listed.
@@ -25,10 +25,10 @@ pub const KINDS: usize = 5;
 
 /// Starts the watches.
 pub fn start(client: &Client, extender: &Arc<Extender>, tasks: &mut JoinSet<()>) {
-    let slices = Config::default().fields(&format!("spec.driver={DRIVER}"));
+    let slices = paged().fields(&format!("spec.driver={DRIVER}"));
     // An ended pod leaves this list, as a deleted one does.
-    let pods = Config::default().fields("status.phase!=Succeeded,status.phase!=Failed");
-    let all = Config::default;
+    let pods = paged().fields("status.phase!=Succeeded,status.phase!=Failed");
+    let all = paged;
     watch(
         client,
         extender,
@@ -69,7 +69,7 @@ pub fn start(client: &Client, extender: &Arc<Extender>, tasks: &mut JoinSet<()>)
 }
 
 fn put_pod(view: &mut View, pod: Pod) {
-    let Some(facts) = PodFacts::of(&pod) else {
+    let Some(facts) = PodFacts::of(&pod).filter(PodFacts::is_needed) else {
         return view.remove_pod(&key(&pod));
     };
     if let Some(is_chosen) = view.put_pod(facts).and_then(|seen| seen.is_chosen) {
@@ -94,8 +94,9 @@ fn watch<K>(
 {
     let extender = Arc::clone(extender);
     let mut relist = Relist::default();
-    let changes = watcher(Api::<K>::all(client.clone()), config);
-    tasks.spawn(follow(changes, move |event| {
+    let api = Api::<K>::all(client.clone());
+    let kind = api.resource_url().to_owned();
+    tasks.spawn(follow(kind, watcher(api, config), move |event| {
         extender.with_view(|view| relist.apply(event, view, &put, &remove));
         if std::mem::take(&mut relist.is_first_end) {
             extender.listed();

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::{CONTAINERS, is_clearml_fraction};
 use crate::pod_request::{
-    CONTAINER, ContainerRef, DEVICES, FRACTION, FRACTION_LABEL, GPU, HAMI_CORES, HAMI_MEMORY,
-    HAMI_PERCENT, MEMORY, PodRequest, Refusal, Rules, Size, parse_pod_request,
+    COMPUTE, CONTAINER, ContainerRef, DEVICES, FRACTION, FRACTION_LABEL, GPU, HAMI_CORES,
+    HAMI_MEMORY, HAMI_PERCENT, MEMORY, PodRequest, Refusal, Rules, Size, parse_pod_request,
 };
 use crate::workload::Workload;
 
@@ -41,6 +41,11 @@ pub fn strip_template<'r>(
 
 /// The limits of a template that a claim stands for, other than whole GPUs: those of ClearML and of HAMi.
 pub(super) fn is_partial(resource: &str) -> bool {
+    is_amount(resource) || resource == HAMI_CORES
+}
+
+/// The limits that are an amount of a GPU's memory.
+fn is_amount(resource: &str) -> bool {
     is_clearml_fraction(resource) || [HAMI_MEMORY, HAMI_PERCENT].contains(&resource)
 }
 
@@ -58,6 +63,7 @@ pub(super) fn strip(
     is_limit: fn(&str) -> bool,
 ) -> Result<Option<PodRequest>, Refusal> {
     let has_limits = has_limits(template, is_limit);
+    let has_amount = has_limits && self::has_limits(template, is_amount);
     let mut changed = template.clone();
     if has_limits {
         unmake(&mut changed);
@@ -72,7 +78,13 @@ pub(super) fn strip(
         return Ok(None);
     }
     drop_limits(container, is_limit);
-    let make = marks(&found, container)?;
+    let mut make = match has_amount {
+        true => marks(&found, container)?,
+        false => Vec::new(),
+    };
+    // Without HAMi's limit nothing says the share any more.
+    let compute = found.compute.map(|compute| compute.to_string());
+    make.extend(compute.map(|text| ("annotations", COMPUTE, text)));
     let metadata = super::entry(&mut changed, "metadata", json!({}));
     let mut made = BTreeMap::new();
     for (map, key, value) in make {
@@ -127,11 +139,10 @@ fn drop_limits(container: &mut Value, is_limit: fn(&str) -> bool) {
         let listed = container.pointer_mut(&format!("/resources/{key}"));
         if let Some(listed) = listed.and_then(Value::as_object_mut) {
             // HAMi's count of GPUs goes with its amounts: an annotation for memory beside whole GPUs is refused.
-            let by_hami = listed
-                .keys()
-                .any(|name| is_limit(name) && !is_clearml_fraction(name));
-            let counts = |name: &str| by_hami && [GPU, HAMI_CORES].contains(&name);
-            listed.retain(|name, _| !(is_limit(name) || counts(name)));
+            let by_hami = [HAMI_MEMORY, HAMI_PERCENT]
+                .iter()
+                .any(|name| is_limit(name) && listed.contains_key(*name));
+            listed.retain(|name, _| !(is_limit(name) || by_hami && name == GPU));
         }
     }
 }

@@ -4,10 +4,11 @@ use divvy_api::v1::{Error, ErrorCode};
 use hyper::Request;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIGroup;
-use kube::Client;
 use kube::api::{
     Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams,
 };
+use kube::core::DynamicResourceScope;
+use kube::{Client, Resource};
 use serde_json::Value;
 
 use super::objects::Kind;
@@ -253,12 +254,23 @@ fn is_unchanged(before: &Value, now: &Value) -> bool {
         && before["spec"] == now["spec"]
 }
 
+/// The objects of a kind, in all namespaces.
+pub fn objects(client: &Client, kind: Kind) -> Api<DynamicObject> {
+    api(client, kind.as_str(), kind.plural(), None)
+}
+
 /// The Workloads of a namespace, or of all.
-pub fn workloads(client: &Client, namespace: Option<&str>) -> Api<DynamicObject> {
+pub fn workloads<K>(client: &Client, namespace: Option<&str>) -> Api<K>
+where
+    K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>,
+{
     api(client, "Workload", "workloads", namespace)
 }
 
-fn api(client: &Client, kind: &str, plural: &str, namespace: Option<&str>) -> Api<DynamicObject> {
+fn api<K>(client: &Client, kind: &str, plural: &str, namespace: Option<&str>) -> Api<K>
+where
+    K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>,
+{
     let resource = ApiResource {
         group: GROUP.to_owned(),
         version: VERSION.to_owned(),

@@ -1,6 +1,6 @@
 //! Parsing of a pod's GPU request.
 
-use divvy_core::units::Bytes;
+use divvy_core::units::{Bytes, Share};
 use divvy_core::{Compute, ComputeMode};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
 use serde_json::Value;
@@ -11,12 +11,17 @@ use super::{
     HAMI_CORES, HAMI_MEMORY, HAMI_PERCENT, MEMORY, MOST_GPUS, PodRequest, Refusal, Rules, Size,
     SkipReason, Steps, fixed_limit, text,
 };
-use crate::inject::{CLAIM, is_clearml_fraction};
+use crate::claim::PREFIX;
+use crate::inject::{ASKED, CLAIM, is_clearml_fraction};
 use crate::quantity::{self, Quantity};
 
 /// Annotations and a variable that ask for bursting beyond the guarantee, which Divvy does not support.
 const BURSTS: [&str; 3] = ["gpu-fraction-limit", "gpu-memory.limit", "gpu-memory-limit"];
 const BURST_VARIABLE: &str = "RUNAI_GPU_MEMORY_LIMIT";
+/// HAMi's variable of a container, and the values that it has beside `default` (HAMi-core: `set_env_utilization_switch`).
+const HAMI_POLICY: &str = "GPU_CORE_UTILIZATION_POLICY";
+const HAMI_FORCE: &str = "force";
+const HAMI_DISABLE: &str = "disable";
 /// The variable that selects a container's GPUs under NVIDIA's runtime.
 pub(crate) const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 /// Its value for no GPU (`void` in NVIDIA's container toolkit).
@@ -74,6 +79,14 @@ pub fn parse_pod_request<'r>(
         }
     };
     check(spec, &containers)?;
+    let compute = compute(pod, container)?;
+    let cores = container.resource(HAMI_CORES).is_some();
+    let is_all = compute.and_then(|compute| compute.share) == Share::from_thousandths(1000);
+    if cores && is_all && gpus.iter().any(|size| *size != Size::Whole) {
+        warnings.push(format!(
+            "{HAMI_CORES}: 100 does not reserve the GPU for this pod; request a whole GPU for that"
+        ));
+    }
     let gpu_size = gpu_size(pod)?;
     if gpu_size.is_some() && gpus.iter().any(|size| matches!(size, Size::Memory(_))) {
         warnings.push(format!(
@@ -84,7 +97,7 @@ pub fn parse_pod_request<'r>(
         container: container.place,
         gpus,
         gpu_size,
-        compute: compute(pod)?,
+        compute,
         warnings,
     }))
 }
@@ -93,6 +106,30 @@ pub fn parse_pod_request<'r>(
 fn has_claim(pod: &Value) -> bool {
     let claims = pod["spec"]["resourceClaims"].as_array();
     claims.is_some_and(|claims| claims.iter().any(|claim| claim["name"] == CLAIM))
+}
+
+/// The warning for a pod whose claim of the webhook's name is of its author: the claim decides, whatever the pod requests
+/// beside it.
+pub(crate) fn ignored_request(pod: &Value) -> Option<String> {
+    let claims = pod["spec"]["resourceClaims"].as_array()?;
+    let claim = claims.iter().find(|claim| claim["name"] == CLAIM)?;
+    let template = claim["resourceClaimTemplateName"].as_str();
+    if template.is_some_and(|name| name.starts_with(PREFIX)) {
+        return None;
+    }
+    let annotations = [ASKED, FRACTION, MEMORY, DEVICES];
+    let annotations = annotations.map(|key| ("annotations", key));
+    let marks = [("labels", FRACTION_LABEL)].into_iter().chain(annotations);
+    let ignored: Vec<&str> = marks
+        .filter(|(map, key)| text(pod, map, key).is_some())
+        .map(|(_, key)| key)
+        .collect();
+    (!ignored.is_empty()).then(|| {
+        format!(
+            "the pod's own claim `{CLAIM}` decides which GPUs it gets, so {} has no effect; remove it, or the claim",
+            ignored.join(", ")
+        )
+    })
 }
 
 /// A pod that asks for a GPU only by its image, and how many MiB of it that is.
@@ -132,15 +169,51 @@ fn gpu_size(pod: &Value) -> Result<Option<Bytes>, Refusal> {
         .ok_or_else(|| Refusal::GpuSize(text.to_owned()))
 }
 
-fn compute(pod: &Value) -> Result<Option<Compute>, Refusal> {
+/// The part of the compute time by annotation, or by HAMi's limit.
+fn compute(pod: &Value, container: &Container<'_>) -> Result<Option<Compute>, Refusal> {
+    let limit = cores(container)?;
     let Some(text) = text(pod, "annotations", COMPUTE) else {
-        return Ok(None);
+        return Ok(limit);
     };
     let compute: Compute = text.parse().map_err(|error| Refusal::Compute { error })?;
     match compute.mode {
         ComputeMode::None => Err(Refusal::NoCompute),
-        ComputeMode::Fair | ComputeMode::Strict => Ok(Some(compute)),
+        ComputeMode::Fair | ComputeMode::Strict => match limit {
+            Some(limit) if limit != compute => Err(Refusal::TwoShares {
+                annotation: compute,
+                limit,
+            }),
+            _ => Ok(Some(compute)),
+        },
     }
+}
+
+/// HAMi's per cent of compute time. By default HAMi holds it only while other pods use the GPU, which is `fair`; with the
+/// policy `force` always, which is `strict`. It ignores 0, and every value with the policy `disable`.
+fn cores(container: &Container<'_>) -> Result<Option<Compute>, Refusal> {
+    let Some(value) = container.resource(HAMI_CORES) else {
+        return Ok(None);
+    };
+    let percent = Quantity::of(value).ok().and_then(Quantity::count);
+    let percent = percent.filter(|percent| *percent <= 100);
+    let percent = percent.and_then(|percent| u16::try_from(percent).ok());
+    let percent = percent.ok_or_else(|| {
+        let shown = value.as_str().map(str::to_owned);
+        Refusal::Cores(shown.unwrap_or_else(|| value.to_string()))
+    })?;
+    let variables = container.object["env"].as_array().into_iter().flatten();
+    let mut policies = variables.filter(|variable| variable["name"] == HAMI_POLICY);
+    let policy = policies.next_back().and_then(|one| one["value"].as_str());
+    let is = |word: &str| policy.is_some_and(|policy| policy.eq_ignore_ascii_case(word));
+    let mode = match is(HAMI_FORCE) {
+        true => ComputeMode::Strict,
+        false => ComputeMode::Fair,
+    };
+    let share = Share::from_thousandths(percent * 10).filter(|_| !is(HAMI_DISABLE));
+    Ok(share.map(|share| Compute {
+        mode,
+        share: Some(share),
+    }))
 }
 
 fn containers(pod: &Value) -> Vec<Container<'_>> {
@@ -496,14 +569,6 @@ fn warnings(pod: &Value, containers: &[Container<'_>]) -> Vec<String> {
     for key in annotated.chain(set) {
         warnings.push(format!(
             "{key} has no effect: bursting above the requested fraction is not supported"
-        ));
-    }
-    if containers
-        .iter()
-        .any(|one| one.resource(HAMI_CORES).is_some())
-    {
-        warnings.push(format!(
-            "{HAMI_CORES} has no effect: the share of compute time equals the share of memory"
         ));
     }
     warnings

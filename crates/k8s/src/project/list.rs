@@ -8,6 +8,7 @@ use kube::Client;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::report;
 use crate::error_output::{self, Format, say};
 use crate::kueue::objects::{Department, Kind, Project};
 use crate::kueue::status::{self, Owner, Usage, WorkloadState, owner};
@@ -60,7 +61,19 @@ struct Removed<'a> {
 
 pub async fn projects(format: Format, client: &Client) -> Result<(), Error> {
     let kueue = Kueue::of(client).await?;
-    let rows = project_rows(&kueue).await?;
+    let rows = match project_rows(&kueue).await {
+        Err(error) if error.code == ErrorCode::NotAllowed => {
+            let rows = reported(client).await;
+            if rows.is_empty() {
+                return Err(error);
+            }
+            say(
+                "note: you may not list clusterqueues, so this is your own project by the controller's report, up to a minute old",
+            );
+            rows
+        }
+        rows => rows?,
+    };
     if rows.is_empty() && !format.is_json() {
         say("no projects; `divvy-k8s project add NAME --quota 2 --namespace NAMESPACE` adds one");
         return Ok(());
@@ -137,6 +150,36 @@ async fn project_rows(kueue: &Kueue) -> Result<Vec<ProjectRow>, Error> {
         .iter()
         .map(|queue| row(queue, waiting.as_deref()))
         .collect())
+}
+
+/// The projects of the reports that the caller may read, each with the caller's namespaces.
+async fn reported(client: &Client) -> Vec<ProjectRow> {
+    let reports = report::readable(client).await.unwrap_or_default();
+    let mut rows: BTreeMap<String, ProjectRow> = BTreeMap::new();
+    for report in reports {
+        let amount = |amount: i64| u64::try_from(amount).unwrap_or(0);
+        let namespace = report.metadata.namespace.unwrap_or_default();
+        let spec = report.spec;
+        let row = rows.entry(spec.project.clone());
+        let row = row.or_insert_with(|| ProjectRow {
+            name: spec.project,
+            quota: amount(spec.quota),
+            limit: spec.limit.map(amount),
+            weight: spec.weight.and_then(|weight| u32::try_from(weight).ok()),
+            used: amount(spec.used),
+            over_quota: amount(spec.over_quota),
+            pending: None,
+            running: amount(spec.running),
+            waiting: amount(spec.waiting),
+            department: spec.department,
+            namespaces: Vec::new(),
+            gpu_memory_bytes: amount(spec.gpu_memory_bytes),
+            release: None,
+            inactive: spec.inactive,
+        });
+        row.namespaces.push(namespace);
+    }
+    rows.into_values().collect()
 }
 
 fn row(queue: &Value, workloads: Option<&[Value]>) -> ProjectRow {

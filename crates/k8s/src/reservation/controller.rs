@@ -4,24 +4,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
-use kube::runtime::reflector::{self, Store};
-use kube::runtime::{WatchStreamExt as _, watcher};
-use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::assign::{Failed, ReservationStep, is_empty, plan};
 use super::cluster_state::cluster_state;
-use super::pod::{RESERVATION_LABEL, ReservationTemplate, reservation_pod, ungated};
+use super::kept;
+use super::pod::{RESERVATION_LABEL, ReservationTemplate, reservation_pod, ungated, units};
 use super::share::{Assignment, GpuShare};
 use super::{LABEL, NAMESPACE};
 use crate::cluster;
+use crate::controller::informers::{Informer, paged, spawn};
+use crate::sharing::SHARING;
 
 /// At least so often it is looked, as time passes without events: a fraction of what an empty GPU lingers.
 const TICK: Duration = Duration::from_secs(10);
@@ -39,23 +38,30 @@ enum StepError {
 
 /// The caches of the loop.
 struct ReservationCache {
-    pods: Store<Pod>,
-    carriers: Store<Pod>,
-    shares: Store<GpuShare>,
-    nodes: Store<Node>,
+    pods: Arc<Informer<Pod>>,
+    carriers: Arc<Informer<Pod>>,
+    shares: Arc<Informer<GpuShare>>,
+    nodes: Arc<Informer<Node>>,
     changed: Arc<Notify>,
 }
 
 /// The records of all GPUs, kept up to date.
-pub(crate) fn shares(client: &Client, tasks: &mut JoinSet<()>) -> Store<GpuShare> {
+pub(crate) fn shares(client: &Client, tasks: &mut JoinSet<()>) -> Arc<Informer<GpuShare>> {
     let api = Api::namespaced(client.clone(), NAMESPACE);
-    watched(api, watcher::Config::default(), &Arc::default(), tasks)
+    spawn(api, paged(), || {}, tasks, kept::share)
 }
 
-/// The namespaces of the cluster, kept up to date.
-pub(crate) fn namespaces(client: &Client, tasks: &mut JoinSet<()>) -> Store<Namespace> {
-    let api = Api::all(client.clone());
-    watched(api, watcher::Config::default(), &Arc::default(), tasks)
+/// The mode of each namespace that names one in its label, kept up to date.
+pub(crate) fn namespaces(client: &Client, tasks: &mut JoinSet<()>) -> Arc<Informer<String>> {
+    let api: Api<Namespace> = Api::all(client.clone());
+    let named = paged().labels(SHARING);
+    spawn(
+        api,
+        named,
+        || {},
+        tasks,
+        |namespace| namespace.metadata.labels?.remove(SHARING),
+    )
 }
 
 /// Works while this replica leads.
@@ -79,18 +85,28 @@ async fn run(client: Client, common: ReservationTemplate) {
     let tasks = &mut JoinSet::new();
     let carriers = Api::namespaced(client.clone(), NAMESPACE);
     let shares = Api::namespaced(client.clone(), NAMESPACE);
-    let labelled =
-        |(key, value): (&str, &str)| watcher::Config::default().labels(&format!("{key}={value}"));
+    let labelled = |(key, value): (&str, &str)| paged().labels(&format!("{key}={value}"));
+    let notify = || {
+        let changed = Arc::clone(&changed);
+        move || changed.notify_one()
+    };
+    let pods = Api::all(client.clone());
+    let nodes = Api::all(client.clone());
     let sight = ReservationCache {
-        pods: watched(Api::all(client.clone()), labelled(LABEL), &changed, tasks),
-        carriers: watched(carriers, labelled(RESERVATION_LABEL), &changed, tasks),
-        shares: watched(shares, watcher::Config::default(), &changed, tasks),
-        nodes: watched(
-            Api::all(client.clone()),
-            watcher::Config::default(),
-            &changed,
+        // A pod with the label that lists no sixteenths takes none.
+        pods: spawn(pods, labelled(LABEL), notify(), tasks, |pod: Pod| {
+            pod.spec.as_ref().and_then(units)?;
+            Some(kept::pod(pod))
+        }),
+        carriers: spawn(
+            carriers,
+            labelled(RESERVATION_LABEL),
+            notify(),
             tasks,
+            |pod| Some(kept::pod(pod)),
         ),
+        shares: spawn(shares, paged(), notify(), tasks, kept::share),
+        nodes: spawn(nodes, paged(), notify(), tasks, kept::node),
         changed,
     };
     sight.ready().await;
@@ -138,11 +154,10 @@ async fn run(client: Client, common: ReservationTemplate) {
 impl ReservationCache {
     /// Waits until everything was listed once: what was not seen is not to be taken for gone.
     async fn ready(&self) {
-        // An error says that the watch was dropped, and it never is.
-        let _ = self.pods.wait_until_ready().await;
-        let _ = self.carriers.wait_until_ready().await;
-        let _ = self.shares.wait_until_ready().await;
-        let _ = self.nodes.wait_until_ready().await;
+        self.pods.wait_until_listed().await;
+        self.carriers.wait_until_listed().await;
+        self.shares.wait_until_listed().await;
+        self.nodes.wait_until_listed().await;
     }
 
     fn pod(&self, uid: &str) -> Result<Arc<Pod>, StepError> {
@@ -151,38 +166,6 @@ impl ReservationCache {
             .find(|pod| pod.metadata.uid.as_deref() == Some(uid));
         found.ok_or_else(|| StepError::Gone(format!("pod {uid}")))
     }
-}
-
-fn watched<K>(
-    api: Api<K>,
-    config: watcher::Config,
-    changed: &Arc<Notify>,
-    tasks: &mut JoinSet<()>,
-) -> Store<K>
-where
-    K: kube::Resource<DynamicType = ()>
-        + Clone
-        + std::fmt::Debug
-        + DeserializeOwned
-        + Send
-        + Sync
-        + 'static,
-{
-    let (store, writer) = reflector::store();
-    let changed = Arc::clone(changed);
-    let events = watcher(api, config).default_backoff().reflect(writer);
-    tasks.spawn(async move {
-        let mut events = std::pin::pin!(events);
-        while let Some(event) = events.next().await {
-            match event {
-                Ok(_) => changed.notify_one(),
-                Err(error) => {
-                    tracing::warn!("a watch failed and restarts: {}", cluster::chain(&error))
-                }
-            }
-        }
-    });
-    store
 }
 
 /// Takes the steps in their order, but for those that one that failed stops; whether none failed.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{FRACTION, MEMORY, MIG, TYPE};
 use crate::claim::{DRIVER, Inventory};
@@ -16,6 +17,26 @@ pub fn inventory_of<'s>(slices: impl IntoIterator<Item = &'s ResourceSlice>) -> 
         add(&mut inventory, device);
     }
     inventory
+}
+
+/// Attributes of a device that a controller or the extender reads.
+const KEPT_ATTRIBUTES: [&str; 4] = [TYPE, "profile", "model", "memoryMi"];
+
+/// Returns a slice with the fields that a controller or the extender reads, for their caches.
+pub fn stripped(mut slice: ResourceSlice) -> ResourceSlice {
+    slice.metadata = ObjectMeta {
+        name: slice.metadata.name,
+        ..ObjectMeta::default()
+    };
+    for device in slice.spec.devices.iter_mut().flatten() {
+        if let Some(attributes) = &mut device.attributes {
+            attributes.retain(|name, _| KEPT_ATTRIBUTES.contains(&name.as_str()));
+        }
+        if let Some(capacity) = &mut device.capacity {
+            capacity.retain(|name, _| name == MEMORY);
+        }
+    }
+    slice
 }
 
 /// Returns the bytes of GPU memory that the nodes publish: of each GPU the most that one device of it has, since the

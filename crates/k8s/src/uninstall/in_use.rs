@@ -9,6 +9,7 @@ use kube::Client;
 use kube::api::{Api, ListParams};
 
 use crate::claim::DRIVER;
+use crate::cluster::for_each;
 use crate::error_output;
 use crate::reservation::{LABEL, pod::units};
 
@@ -18,18 +19,17 @@ const NAMED: usize = 20;
 /// # Errors
 /// The cluster does not respond, or denies the lists.
 pub async fn pods(client: &Client) -> Result<BTreeSet<String>, Error> {
-    let claims = Api::<ResourceClaim>::all(client.clone())
-        .list(&ListParams::default())
-        .await
-        .map_err(|error| error_output::of_kube(error, "list ResourceClaims"))?;
+    let mut found = BTreeSet::new();
+    let claims: Api<ResourceClaim> = Api::all(client.clone());
+    let take = |claim: ResourceClaim| found.extend(of_claim(&claim));
+    let listed = for_each(&claims, ListParams::default(), take).await;
+    listed.map_err(|error| error_output::of_kube(error, "list ResourceClaims"))?;
     let gated = ListParams::default().labels(&format!("{}={}", LABEL.0, LABEL.1));
-    let pods = Api::<Pod>::all(client.clone())
-        .list(&gated)
-        .await
-        .map_err(|error| error_output::of_kube(error, "list pods"))?;
-    let by_claims = claims.items.iter().flat_map(of_claim);
-    let by_carriers = pods.items.iter().filter_map(of_carrier);
-    Ok(by_claims.chain(by_carriers).collect())
+    let pods: Api<Pod> = Api::all(client.clone());
+    let take = |pod: Pod| found.extend(of_carrier(&pod));
+    let listed = for_each(&pods, gated, take).await;
+    listed.map_err(|error| error_output::of_kube(error, "list pods"))?;
+    Ok(found)
 }
 
 /// Consumers of a claim that has a device of Divvy: `team/train`. The control plane removes pods that have ended.

@@ -13,11 +13,12 @@ use k8s_openapi::api::resource::v1::{
 use kube::ResourceExt as _;
 use serde::Serialize;
 
-use super::fraction;
+use super::fraction::{self, Held};
 use super::objects::{Allocations, Objects};
 use crate::claim::DRIVER;
-use crate::controller::capacity::{capacity, newest};
+use crate::controller::capacity::{capacity, held, newest};
 use crate::inject::{ASKED, CLAIM, parse_request};
+use crate::pod_request::Size;
 use crate::slices::{FRACTION, MEMORY, MIG, TYPE, bytes};
 
 /// Most letters of a job's name in the daemon (`LONGEST_NAME`); the name of a claim's job is cut there.
@@ -174,6 +175,16 @@ fn consumed(result: &DeviceRequestAllocationResult) -> Option<u64> {
     bytes(consumed).map(|bytes| bytes.get())
 }
 
+/// What a claim was given of a device; `None` for an unknown device.
+fn amount(result: &DeviceRequestAllocationResult, devices: &Devices<'_>) -> Option<Held> {
+    let device = devices.get(&(result.pool.as_str(), result.device.as_str()))?;
+    Some(match (device.profile, consumed(result), device.memory) {
+        (Some(_), _, memory) => (memory, None),
+        (None, Some(bytes), Some(total)) => (Some(bytes), Some(total)),
+        _ => (None, None),
+    })
+}
+
 /// `0.25` of a shared GPU, `1g.10gb@3`, or `1`.
 fn part(result: &DeviceRequestAllocationResult, device: Option<&Published<'_>>) -> String {
     let Some(device) = device else {
@@ -276,7 +287,7 @@ fn add_free(
     slices: &[ResourceSlice],
     claims: &[ResourceClaim],
 ) {
-    let offered = capacity(slices, claims);
+    let offered = capacity(slices, &held(claims));
     for of in &offered.gpus {
         let Some(device) = devices.get(&(of.node.as_str(), of.device.as_str())) else {
             continue;
@@ -482,10 +493,19 @@ fn row(
     }
     let asked = pod.annotations().get(ASKED);
     let asked = asked.and_then(|text| parse_request(text));
+    let held = claims.iter().flat_map(|claim| results(claim));
+    let held = held.map(|result| amount(result, devices));
+    // Unknown without the right to list ResourceSlices.
+    let held: Option<Vec<Held>> = held.collect();
+    let agrees = |gpus: &[Size]| {
+        held.as_ref()
+            .is_none_or(|held| held.is_empty() || fraction::is_allocation(gpus, held))
+    };
     let request = match asked {
-        Some(gpus) => fraction::request(&gpus),
-        None if parts.is_empty() => "-".to_owned(),
-        None => {
+        // The annotation of a claim by hand may say anything, and the pod has what the claim was given.
+        Some(gpus) if agrees(&gpus) => fraction::request(&gpus),
+        _ if parts.is_empty() => "-".to_owned(),
+        _ => {
             let parts = parts.iter().map(|part| {
                 let name = part.part.split('@').next().unwrap_or_default();
                 name.to_owned()

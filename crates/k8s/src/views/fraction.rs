@@ -61,6 +61,34 @@ pub fn request(gpus: &[Size]) -> String {
     }
 }
 
+/// An allocated device: its bytes, and the bytes of its GPU if it is a part of a shared one.
+pub type Held = (Option<u64>, Option<u64>);
+
+/// Whether allocated devices are what these sizes request.
+pub fn is_allocation(gpus: &[Size], held: &[Held]) -> bool {
+    // Capacity has steps of 2 MiB, and a request for less than a thousandth of a GPU gets that.
+    let is_near = |bytes: u64, mib: u64, total: u64| {
+        bytes >= mib << 20 && bytes - (mib << 20) <= (2 << 20) + total / 1000
+    };
+    let serves = |size: &Size, held: &Held| match (*size, *held) {
+        (Size::Whole, (bytes, Some(total))) => bytes.is_none_or(|bytes| bytes >= total),
+        (Size::Whole, (_, None)) => true,
+        (Size::Fraction(part), (Some(bytes), Some(total))) => {
+            is_near(bytes, part.mib_of(total), total)
+        }
+        (Size::Memory(mib), (Some(bytes), Some(total))) => is_near(bytes, mib, total),
+        // An instance serves every request that it has room for.
+        (Size::Memory(mib), (Some(bytes), None)) => bytes >= mib << 20,
+        (Size::Fraction(_) | Size::Memory(_), _) => false,
+    };
+    let mut left = held.to_vec();
+    let each = gpus.iter().all(|size| {
+        let found = left.iter().position(|held| serves(size, held));
+        found.map(|at| left.swap_remove(at)).is_some()
+    });
+    each && left.is_empty()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,6 +113,43 @@ mod tests {
             "0.05",
             "memory is rounded down"
         );
+    }
+
+    #[test]
+    fn an_allocation_is_that_of_its_request_and_of_no_other() {
+        let part = |text| Size::Fraction(Fraction::between_none_and_one(text).unwrap());
+        let bytes = |mib: u64| Some(mib << 20);
+        for mib in GPUS {
+            let total = mib << 20;
+            let of = |text| {
+                let fraction = Fraction::between_none_and_one(text).unwrap();
+                (bytes(fraction.mib_of(total)), Some(total))
+            };
+            let whole = (Some(total), Some(total));
+            for (gpus, held) in [
+                (vec![part("0.125")], vec![of("0.125")]),
+                (
+                    vec![part("0.125"), part("0.5")],
+                    vec![of("0.5"), of("0.125")],
+                ),
+                (vec![Size::Whole], vec![whole]),
+                (vec![Size::Whole], vec![(None, None)]),
+                (vec![Size::Memory(2001)], vec![(bytes(2002), Some(total))]),
+                (vec![Size::Memory(4096)], vec![(bytes(9984), None)]),
+            ] {
+                assert!(is_allocation(&gpus, &held), "{gpus:?} {held:?}");
+            }
+            for (gpus, held) in [
+                (vec![part("0.125")], vec![whole]),
+                (vec![part("0.125")], vec![of("0.25")]),
+                (vec![part("0.125")], vec![of("0.125"), of("0.125")]),
+                (vec![part("0.125"), part("0.125")], vec![of("0.125")]),
+                (vec![Size::Whole], vec![of("0.875")]),
+                (vec![Size::Memory(2000)], vec![(bytes(4096), Some(total))]),
+            ] {
+                assert!(!is_allocation(&gpus, &held), "{gpus:?} {held:?}");
+            }
+        }
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl Objects {
         let slices = self.slices.as_deref().ok_or_else(|| {
             let message = "cannot list ResourceSlices: you may not list resourceslices";
             Error::new(ErrorCode::NotAllowed, message)
-                .hint("ask the cluster's administrator for this right; `divvy-k8s ps` needs only rights in your namespace")
+                .hint("ask the cluster's administrator for this right; `divvy-k8s ps`, `project ls` and `usage` need only rights in your namespace")
         })?;
         Ok(Allocations {
             slices,

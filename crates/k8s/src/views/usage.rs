@@ -9,12 +9,16 @@ use divvy_cli::args::Read;
 use divvy_cli::render::View;
 use divvy_cli::table::{self, Column};
 use divvy_cli::text;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use jiff::{Span, Timestamp};
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
 
 use super::{Nodes, listed, node_exec, once};
 use crate::doctor::few;
 use crate::error_output::usage as wrong_usage;
+use crate::project::report::{self, ProjectReportSpec};
 use crate::views::objects::list_all;
 
 /// Words of `--by`, and the nodes' word for each.
@@ -55,6 +59,15 @@ pub async fn run(args: &Args, client: &Client) -> Result<ExitCode, Error> {
     let by = groups(&args.by)?;
     let namespace = args.nodes.divvy_namespace.as_str();
     if !node_exec::is_allowed(client, namespace).await? {
+        if let Some(rows) = of_reports(args, &by, client).await? {
+            let notes = vec![
+                total(&rows),
+                format!(
+                    "you may not create pods/exec in namespace {namespace}, so these are the hours of your own project by the controller's samples: days in UTC, without claims and use"
+                ),
+            ];
+            return once(async || listed(&rows, args.read.output, drawn, notes.clone())).await;
+        }
         let message = format!(
             "cannot read the GPU hours of the nodes: you may not create pods/exec in namespace {namespace}"
         );
@@ -108,6 +121,83 @@ pub async fn run(args: &Args, client: &Client) -> Result<ExitCode, Error> {
         ));
     }
     once(async || listed(&rows, args.read.output, drawn, notes.clone())).await
+}
+
+/// The rows of the reports that the caller may read; `None` if there are none, or they cannot answer the question.
+async fn of_reports(
+    args: &Args,
+    by: &[&'static str],
+    client: &Client,
+) -> Result<Option<Vec<Usage>>, Error> {
+    let is_known = |word: &&str| ["namespace", "project", "day"].contains(word);
+    let reports = report::readable(client).await.unwrap_or_default();
+    if reports.is_empty() || !by.iter().all(is_known) {
+        return Ok(None);
+    }
+    let since = date(&args.since)?;
+    let until = args.until.as_deref().map(date).transpose()?;
+    // Each namespace of a project has the same report.
+    let mut of_project: BTreeMap<String, ProjectReportSpec> = BTreeMap::new();
+    for report in reports {
+        of_project.insert(report.spec.project.clone(), report.spec);
+    }
+    let mut rows = Vec::new();
+    for (project, report) in of_project {
+        let mib = u64::try_from(report.gpu_memory_bytes >> 20).unwrap_or(0);
+        for found in &report.days {
+            let is_later = until.as_ref().is_some_and(|until| found.day > *until);
+            if found.day < since || is_later {
+                continue;
+            }
+            let ms = u64::try_from(found.allocated_gpu_ms).unwrap_or(0);
+            rows.push(Usage {
+                day: by.contains(&"day").then(|| found.day.clone()),
+                project: Some(project.clone()).filter(|_| !by.is_empty()),
+                allocated_gpu_ms: ms,
+                unknown_gpu_ms: ms,
+                memory_mib_s: (ms / 1000).saturating_mul(mib),
+                user: None,
+                queue: None,
+                gpu_index: None,
+                gpu_uuid: None,
+                job: None,
+                name: None,
+                namespace: None,
+                jobs: 0,
+                used_gpu_ms: 0,
+                loaned_gpu_ms: 0,
+                idle_gpu_ms: 0,
+                suspended_gpu_ms: 0,
+                capacity_gpu_ms: 0,
+            });
+        }
+    }
+    let mut sums: BTreeMap<_, Usage> = BTreeMap::new();
+    for row in rows {
+        let key = (row.day.clone(), row.project.clone());
+        match sums.get_mut(&key) {
+            Some(sum) => add(sum, &row),
+            None => _ = sums.insert(key, row),
+        }
+    }
+    Ok(Some(sums.into_values().collect()))
+}
+
+/// The day in UTC of `30d`, `2026-11-01` or a time in RFC 3339.
+fn date(text: &str) -> Result<String, Error> {
+    let now = Timestamp::now().to_zoned(TimeZone::UTC);
+    let ago = text.parse::<Span>().ok();
+    let ago = ago.and_then(|span| now.checked_sub(span).ok());
+    let at = text.parse::<Timestamp>().ok();
+    let at = at.map(|at| at.to_zoned(TimeZone::UTC));
+    let day = ago.or(at).map(|time| time.date());
+    let day = day.or_else(|| text.parse::<Date>().ok());
+    day.map(|day| day.to_string()).ok_or_else(|| {
+        wrong_usage(
+            format!("{text:?} is not a time"),
+            "write 30d, a day such as 2026-11-01, or a time in RFC 3339",
+        )
+    })
 }
 
 /// The words of `--by`.
@@ -290,7 +380,7 @@ fn drawn(rows: &[Usage], view: View) -> String {
 fn total(rows: &[Usage]) -> String {
     let sum = rows.iter().map(|row| row.allocated_gpu_ms);
     let sum = sum.fold(0, u64::saturating_add);
-    match rows.iter().all(|row| row.jobs == 0) {
+    match rows.iter().all(|row| row.jobs == 0) && sum == 0 {
         true => "no claim held a GPU in this time".to_owned(),
         false => format!("{} GPU hours", hours(sum)),
     }

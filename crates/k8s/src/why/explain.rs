@@ -10,8 +10,8 @@ use serde_json::Value;
 use super::facts::{Facts, Quota, Subject, in_gpus};
 use crate::claim::DRIVER;
 use crate::controller::OPT_IN;
-use crate::controller::capacity::capacity;
-use crate::controller::pending::Pending;
+use crate::controller::capacity::{self, ClaimFacts, capacity};
+use crate::controller::pending::{self, Pending};
 use crate::controller::reason;
 use crate::kueue::status::{self, WorkloadState};
 use crate::kueue::{GATE, quota};
@@ -421,15 +421,16 @@ fn unscheduled(pod: &Pod, facts: &Facts) -> Finding {
             .line("scheduler", scheduler)
             .option("wait a minute: the controller creates the template again; `divvy-k8s doctor` checks the controller");
     }
-    if let (Some(pending), Some(slices), Some(claims)) =
-        (Pending::of(pod), &facts.slices, &facts.claims)
-        && let Some(text) = reason::why(
-            &pending,
-            facts.claim.as_ref(),
-            &capacity(slices, claims),
-            &inventory_of(slices),
-        )
-    {
+    if let (Some(pending), Some(slices), Some(claims)) = (
+        Pending::of(&pending::fields(pod)),
+        &facts.slices,
+        &facts.claims,
+    ) && let Some(text) = reason::why(
+        &pending,
+        facts.claim.as_ref().and_then(ClaimFacts::of).as_ref(),
+        &capacity(slices, &capacity::held(claims)),
+        &inventory_of(slices),
+    ) {
         let text = text
             .strip_prefix("waits for ")
             .map_or(text.clone(), |rest| format!("it needs {rest}"));

@@ -5,7 +5,7 @@ use divvy_core::units::Bytes;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate, ResourceSlice};
-use kube::api::{Api, ListParams};
+use kube::api::{Api, DynamicObject, ListParams};
 use kube::{Client, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -155,7 +155,7 @@ async fn subject(
         }
     }
     if matches!(kind, "" | "workload" | "workloads") && *kueue == Served::Ours {
-        let workloads = crate::kueue::store::workloads(client, Some(namespace));
+        let workloads: Api<DynamicObject> = crate::kueue::store::workloads(client, Some(namespace));
         if let Some(workload) = workloads.get_opt(name).await.map_err(failed)? {
             let workload = serde_json::to_value(workload);
             return workload.map(Subject::Workload).map_err(|error| {

@@ -575,6 +575,80 @@ fn a22_a_burst_limit_is_never_ignored_in_silence() {
     assert!(injected(&variable).warnings[0].contains("RUNAI_GPU_MEMORY_LIMIT"));
 }
 
+/// K4. A claim by hand of the webhook's name decides, and the label beside it only misleads.
+#[test]
+fn a_label_beside_a_claim_by_hand_is_admitted_with_a_warning() {
+    let with = |claim: Value| {
+        let mut pod = pod(
+            &json!({ "clearml-injector/fraction": "0.125" }),
+            &json!({ "divvy.dev/gpus": "0.125" }),
+            &json!({}),
+        );
+        pod["spec"]["resourceClaims"] = json!([claim]);
+        pod
+    };
+    for claim in [
+        json!({ "name": "fraction-gpu", "resourceClaimName": "whole" }),
+        json!({ "name": "fraction-gpu", "resourceClaimTemplateName": "whole" }),
+    ] {
+        let injection = injected(&with(claim));
+        let said = injection.warnings.join("; ");
+        assert!(
+            said.contains("clearml-injector/fraction, divvy.dev/gpus has no effect"),
+            "{said}"
+        );
+        assert_eq!(injection.template, None);
+    }
+    let ours = json!({ "name": "fraction-gpu", "resourceClaimTemplateName": "divvy-abc" });
+    assert!(injected(&with(ours)).warnings.is_empty(), "of a workload");
+}
+
+/// K5. HAMi's default policy holds the per cent while others use the GPU; `force` holds it always.
+#[test]
+fn hamis_cores_are_a_share_of_compute_time() {
+    let pod = |cores: &Value, policy: Option<&str>| {
+        let limits =
+            json!({ "nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": cores });
+        let mut pod = limited(&limits);
+        if let Some(policy) = policy {
+            pod["spec"]["containers"][0]["env"] =
+                json!([{ "name": "GPU_CORE_UTILIZATION_POLICY", "value": policy }]);
+        }
+        pod
+    };
+    let share = |cores: Value, policy: Option<&str>| {
+        let injection = injected(&pod(&cores, policy));
+        assert!(injection.warnings.is_empty(), "{:?}", injection.warnings);
+        let spec = injection.template.unwrap().spec;
+        let parameters = spec.pointer("/spec/devices/config/0/opaque/parameters/compute");
+        parameters.cloned()
+    };
+    assert_eq!(share(json!(30), None), Some(json!("fair=0.3")));
+    assert_eq!(share(json!("30"), Some("default")), Some(json!("fair=0.3")));
+    assert_eq!(share(json!(5), Some("force")), Some(json!("strict=0.05")));
+    assert_eq!(share(json!(30), Some("disable")), None);
+    assert_eq!(share(json!(0), None), None, "HAMi's word for no limit");
+    let all = injected(&pod(&json!(100), None));
+    assert!(
+        all.warnings[0].contains("does not reserve"),
+        "{:?}",
+        all.warnings
+    );
+    for nonsense in [json!(101), json!(-1), json!("0.5"), json!("many")] {
+        let said = refused(&pod(&nonsense, None));
+        assert!(said.contains("is not a per cent from 0 to 100"), "{said}");
+    }
+    let mut both = pod(&json!(30), None);
+    both["metadata"]["annotations"] = json!({ "divvy.dev/compute": "fair=0.3" });
+    assert!(injected(&both).warnings.is_empty(), "they agree");
+    both["metadata"]["annotations"] = json!({ "divvy.dev/compute": "strict=0.3" });
+    let said = refused(&both);
+    assert!(
+        said.contains("strict=0.3") && said.contains("fair=0.3"),
+        "{said}"
+    );
+}
+
 #[test]
 fn hamis_memory_is_so_much_of_each_gpu() {
     let two = limited(
@@ -582,7 +656,7 @@ fn hamis_memory_is_so_much_of_each_gpu() {
     );
     let injection = injected(&two);
     assert_eq!(claimed(&injection), two_of("3000Mi"));
-    assert!(injection.warnings[0].contains("nvidia.com/gpucores"));
+    assert!(injection.warnings.is_empty(), "{:?}", injection.warnings);
     assert_eq!(
         injection.pod["spec"]["containers"][0]["resources"],
         json!({ "claims": [{ "name": "fraction-gpu" }] })

@@ -118,19 +118,23 @@ const TEAMS: &[&str] = &[
 const OBJECTS: &[&str] = &[
     "ClusterRole divvy-controller",
     "ClusterRole divvy-node",
+    "ClusterRole divvy-project-reports",
     "ClusterRole divvy-uninstall-finish",
     "ClusterRole divvy-uninstall-prepare",
     "ClusterRoleBinding divvy-controller",
     "ClusterRoleBinding divvy-node",
     "ClusterRoleBinding divvy-uninstall-finish",
     "ClusterRoleBinding divvy-uninstall-prepare",
+    "CustomResourceDefinition projectreports.divvy.dev",
     "DaemonSet divvy-node",
     "Deployment divvy-controller",
+    "Deployment divvy-reconciler",
     "Job divvy-uninstall-finish",
     "Job divvy-uninstall-prepare",
     "Lease divvy-controller",
     "MutatingWebhookConfiguration divvy",
     "PodDisruptionBudget divvy-controller",
+    "PodDisruptionBudget divvy-reconciler",
     "Role divvy-controller",
     "Role divvy-uninstall-finish",
     "Role divvy-uninstall-prepare",
@@ -166,12 +170,14 @@ fn every_way_of_the_chart_makes_its_objects() {
         "ConfigMap divvy-dashboard",
         "NetworkPolicy divvy-controller-metrics",
         "NetworkPolicy divvy-node-metrics",
+        "NetworkPolicy divvy-reconciler-metrics",
         "PodMonitor divvy",
         "PrometheusRule divvy",
     ];
     let services = [
         "Service divvy-controller-metrics",
         "Service divvy-node-metrics",
+        "Service divvy-reconciler-metrics",
         "ServiceMonitor divvy",
     ];
     let extender = [
@@ -199,12 +205,14 @@ fn every_way_of_the_chart_makes_its_objects() {
         "NetworkPolicy divvy-controller-metrics",
         "NetworkPolicy divvy-extender-metrics",
         "NetworkPolicy divvy-node-metrics",
+        "NetworkPolicy divvy-reconciler-metrics",
         "PodDisruptionBudget divvy-extender",
         "Role divvy-extender",
         "RoleBinding divvy-extender",
         "Service divvy-controller-metrics",
         "Service divvy-extender-metrics",
         "Service divvy-node-metrics",
+        "Service divvy-reconciler-metrics",
         "ServiceAccount divvy-extender",
         "ServiceMonitor divvy",
     ];
@@ -614,6 +622,77 @@ fn the_charts_copy_of_the_webhooks_is_up_to_date() {
         text,
         "write it anew with DIVVY_RECORD=1"
     );
+}
+
+/// The definition of ProjectReports, as the chart has it without its labels.
+#[test]
+fn the_charts_definition_of_project_reports_is_up_to_date() {
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../deploy/helm/divvy/templates/controller/projectreport.yaml"
+    );
+    let text = yaml_serde::to_string(&divvy_k8s::project::report::definition()).unwrap();
+    let labelled = text.replacen(
+        "  name: projectreports.divvy.dev\n",
+        "  name: projectreports.divvy.dev\n  labels: {{- include \"divvy.labels\" . | nindent 4 }}\n",
+        1,
+    );
+    if std::env::var_os("DIVVY_RECORD").is_some() {
+        std::fs::write(file, &labelled).unwrap();
+    }
+    assert_eq!(
+        std::fs::read_to_string(file).unwrap_or_default(),
+        labelled,
+        "write it anew with DIVVY_RECORD=1"
+    );
+}
+
+/// The webhook and the reconcile loops have pods of their own: no fault of one is one of the other.
+#[test]
+fn the_webhook_shares_no_pod_with_the_reconciler() {
+    for values in [
+        &[][..],
+        &["--set", "carrier.enabled=true"],
+        &[
+            "--set",
+            "webhook.tls.mode=secret,webhook.tls.secretName=tls,webhook.tls.caBundle=YQ==",
+        ],
+    ] {
+        let Some(chart) = chart(values) else { return };
+        let of = |piece: &str| {
+            let name = format!("divvy-{piece}");
+            let deployment = chart.find("Deployment", Some("divvy-system"), &name);
+            deployment.unwrap()["spec"].clone()
+        };
+        let service = chart.find("Service", Some("divvy-system"), "divvy-webhook");
+        let selector = &service.unwrap()["spec"]["selector"];
+        for (piece, part) in [("controller", "webhook"), ("reconciler", "reconcile")] {
+            let spec = of(piece);
+            let pod = &spec["template"];
+            let is_selected = pod["metadata"]["labels"] == *selector;
+            assert_eq!(is_selected, part == "webhook", "{values:?}");
+            let containers = pod["spec"]["containers"].as_array().unwrap();
+            assert_eq!(
+                containers.len(),
+                1,
+                "a pod is ready when all containers are"
+            );
+            assert!(containers[0]["resources"]["limits"]["memory"].is_string());
+            let args = containers[0]["args"].as_array().unwrap();
+            assert!(args.contains(&json!(format!("--only={part}"))), "{args:?}");
+            // The program knows these words.
+            let words = args.iter().map(|word| word.as_str().unwrap());
+            let output = std::process::Command::new(env!("CARGO_BIN_EXE_divvy-k8s"))
+                .arg("controller")
+                .args(words)
+                .env("KUBECONFIG", "/nonexistent/kubeconfig")
+                .env_remove("KUBERNETES_SERVICE_HOST")
+                .output_bounded()
+                .unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(said.contains("KUBECONFIG"), "{said}");
+        }
+    }
 }
 
 /// The controller watches every kind that the webhook mutates.

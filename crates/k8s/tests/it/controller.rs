@@ -8,12 +8,14 @@ pub mod replica;
 
 use std::convert::Infallible;
 use std::future::ready;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
 use divvy_testkit::Bounded as _;
 use futures_util::future::join_all;
 use futures_util::{StreamExt as _, stream};
+use http_body_util::BodyExt as _;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -22,7 +24,7 @@ use kube::api::{Api, PostParams};
 use rcgen::{CertificateParams, Issuer, KeyPair, date_time_ymd};
 use serde_json::{Value, json};
 
-use apiserver::{Cut, View, admission};
+use apiserver::{Call, Cut, View, admission};
 use replica::{Cluster, HOST, NAMESPACE, Replica, marked, plain};
 
 const SECRET: &str = "divvy-webhook-tls";
@@ -654,6 +656,49 @@ mod exhaustive {
             killed_at_writes(cut, 1..).await;
         }
     }
+
+    /// The API server keeps a connection for 90 s, and does not repeat a review that a closing server has cut off.
+    #[tokio::test]
+    async fn the_webhook_keeps_an_idle_connection() {
+        // Longer than the bound of a TLS handshake, which once closed connections too.
+        const IDLE: Duration = Duration::from_secs(12);
+        let cluster = Cluster::new();
+        let replica = Replica::start(&cluster, "a", &[]);
+        replica.serves(&cluster.server);
+        let bundle = cluster.bundle();
+        let stream = admission::tls(replica.address(), bundle.as_bytes(), HOST)
+            .await
+            .unwrap();
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+        let mut connection = tokio::spawn(connection);
+        let request = Request::builder().uri("/mutate").header("host", HOST);
+        let request = request.body(Body::empty()).unwrap();
+        let response = sender.send_request(request).await.unwrap();
+        assert_eq!(response.status().as_u16(), 405);
+        response.into_body().collect().await.unwrap();
+        let ended = tokio::time::timeout(IDLE, &mut connection).await;
+        assert!(ended.is_err(), "the webhook closed it: {ended:?}");
+    }
+
+    /// K1: 95 KiB of each foreign pod stayed in memory, so that 2,000 of them took 230 MiB, and 7,600 the limit of the chart.
+    #[tokio::test]
+    async fn two_thousand_foreign_pods_take_no_memory_of_the_controller() {
+        const MOST_MIB: u64 = 128;
+        let cluster = Cluster::new();
+        for number in 0..2_000 {
+            cluster.server.create(foreign_pod(number));
+        }
+        let replica = Replica::start(&cluster, "a", &[]);
+        replica.serves(&cluster.server);
+        cluster.server.until("the pods are listed", |view| {
+            let mut calls = view.calls().iter();
+            let watches =
+                |call: &Call| call.path == "/api/v1/pods" && call.query.contains_key("watch");
+            calls.any(watches).then_some(())
+        });
+        let (now, most) = replica.memory_mib();
+        assert!(most <= MOST_MIB, "{now} MiB, {most} MiB at most");
+    }
 }
 
 #[test]
@@ -729,4 +774,96 @@ async fn what_kueue_holds_is_told_with_kueues_reason() {
             .server
             .look(|view| view.all("events").iter().any(of_first))
     );
+}
+
+/// K1: a process for each part. The reconciler stops and dies, and the webhook answers as before.
+#[tokio::test]
+async fn admissions_go_on_while_the_reconciler_is_stopped_or_dead() {
+    let cluster = Cluster::new();
+    let webhook = Replica::start(&cluster, "a", &["--only", "webhook"]);
+    webhook.serves(&cluster.server);
+    let mut reconciler = Replica::start(&cluster, "b", &["--only", "reconcile"]);
+    reconciler.hears(|line| line.ends_with(" ready"), || false);
+    cluster.server.until("the work of the leader", |view| {
+        let lease = view.get("leases", NAMESPACE, "divvy-controller")?;
+        assert_eq!(
+            lease["spec"]["holderIdentity"], "b",
+            "the webhook leads nothing"
+        );
+        let class = view.get("deviceclasses", "", "fraction.gpu.divvy.dev")?;
+        // Its owner is the webhook's configuration, which this process only reads.
+        class["metadata"]["ownerReferences"][0]["uid"]
+            .as_str()
+            .map(|_| ())
+    });
+    let admitted = async |name: &str| {
+        let pod = cluster.create(&marked(name)).await.unwrap();
+        let claims = pod.spec.unwrap().resource_claims.unwrap();
+        claims[0].resource_claim_template_name.clone().unwrap()
+    };
+    reconciler.signal(rustix::process::Signal::STOP);
+    let template = admitted("stopped").await;
+    // Templates are the webhook's own work, so the first pod of its kind is admitted too.
+    cluster
+        .server
+        .remove("resourceclaimtemplates", "team", &template);
+    reconciler.signal(rustix::process::Signal::KILL);
+    assert_eq!(
+        reconciler.ends(),
+        None,
+        "killed by a signal, without an exit code"
+    );
+    assert_eq!(admitted("killed").await, template);
+    assert_eq!(webhook.told("/readyz").0, 200);
+}
+
+/// The bound of a page is the bound of a controller's memory while it lists.
+#[tokio::test]
+async fn the_controller_lists_in_pages_alone() {
+    let cluster = Cluster::new();
+    for name in 0..60 {
+        cluster.server.create(foreign_pod(name));
+    }
+    let replica = Replica::start(&cluster, "a", &[]);
+    replica.serves(&cluster.server);
+    let lists = cluster.server.until("every pod is listed", |view| {
+        let calls = view.calls().iter();
+        let lists: Vec<Call> = calls
+            .filter(|call| call.method == "GET" && call.query.contains_key("limit"))
+            .cloned()
+            .collect();
+        let of_pods = lists.iter().filter(|call| call.path == "/api/v1/pods");
+        (of_pods.count() >= 3).then_some(lists)
+    });
+    // The webhook's own configuration is watched by its name.
+    let of_many = lists
+        .iter()
+        .filter(|call| !call.query.contains_key("fieldSelector") || call.path.ends_with("/pods"));
+    for call in of_many {
+        assert_eq!(call.query["limit"], "25", "{}", call.path);
+    }
+    let whole = cluster.server.look(|view| {
+        let calls = view.calls().iter();
+        let whole = calls.filter(|call| {
+            call.method == "GET"
+                && !call.query.contains_key("watch")
+                && call.query.get("limit").is_none_or(|limit| limit == "0")
+                && call.path.ends_with("/pods")
+        });
+        whole.cloned().collect::<Vec<Call>>()
+    });
+    assert!(whole.is_empty(), "{whole:?}");
+}
+
+/// A pending pod with 50 variables, and without a GPU.
+fn foreign_pod(number: usize) -> Value {
+    let variables = (0..50).map(
+        |variable| json!({ "name": format!("VARIABLE_{variable}"), "value": "x".repeat(200) }),
+    );
+    let variables: Vec<Value> = variables.collect();
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": format!("foreign-{number}"), "namespace": "elsewhere" },
+        "spec": { "containers": [{ "name": "c", "image": "x", "env": variables }] },
+    })
 }

@@ -4,6 +4,7 @@
 use crate::apiserver::Cut;
 use crate::kueue::{Cluster, faults};
 
+use divvy_k8s::project::report;
 use divvy_testkit::Bounded as _;
 use serde_json::{Value, json};
 
@@ -76,6 +77,63 @@ fn a_project_is_objects_that_kueue_knows_and_it_reads_back() {
         (&json!("Project"), &json!(1750))
     );
     assert_eq!(row["items"][0]["gpu_memory_bytes"], 81_050_u64 << 20);
+}
+
+/// K8: they may read neither ClusterQueues nor the ledgers of the nodes.
+#[test]
+fn members_see_quota_and_gpu_hours_of_their_own_project() {
+    let cluster = Cluster::start();
+    let definition = serde_json::to_value(report::definition()).unwrap();
+    cluster.server.create(definition);
+    cluster.done("project add vision --quota 1.5 --namespace vision");
+    let words = "controller --only reconcile --health-listen 127.0.0.1:0 --namespace divvy-system";
+    let mut controller = cluster.spawn(words);
+    let written = cluster.server.until("the report", |view| {
+        view.get("projectreports", "vision", "project")
+    });
+    controller.kill().unwrap();
+    controller.wait_bounded().unwrap();
+    assert_eq!(written["spec"]["quota"], 1500);
+    let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC);
+    let days = json!([
+        { "day": "2020-01-01", "allocatedGpuMs": 7_200_000 },
+        { "day": today.date().to_string(), "allocatedGpuMs": 5_400_000 },
+    ]);
+    let days = json!({ "spec": { "days": days } });
+    cluster
+        .server
+        .merge("projectreports", "vision", "project", &days);
+    cluster.done("project set vision --quota 2");
+    // A leader that starts continues the days.
+    let mut controller = cluster.spawn(words);
+    let written = cluster.server.until("the new quota", |view| {
+        let report = view.get("projectreports", "vision", "project")?;
+        (report["spec"]["quota"] == 2000).then_some(report)
+    });
+    controller.kill().unwrap();
+    controller.wait_bounded().unwrap();
+    assert_eq!(written["spec"]["days"], days["spec"]["days"]);
+    cluster.server.deny("list", "clusterqueues");
+    let said = cluster.done("project ls");
+    let row = said.out.lines().nth(1).unwrap();
+    assert!(row.starts_with("vision   2      none"), "{}", said.out);
+    assert!(
+        said.err.contains("you may not list clusterqueues"),
+        "{}",
+        said.err
+    );
+    cluster.server.forbid("create", "pods");
+    let said = cluster.done("usage -o json");
+    let rows = said.json()["items"].clone();
+    assert_eq!(rows.as_array().unwrap().len(), 1, "{rows}");
+    assert_eq!(rows[0]["project"], "vision");
+    assert_eq!(
+        rows[0]["allocated_gpu_ms"], 5_400_000,
+        "of the last 30 days"
+    );
+    let said = cluster.done("usage --since 2019-12-31 --by day -o json");
+    assert_eq!(said.json()["items"][0]["day"], "2020-01-01");
+    cluster.refused("usage --by user", 4, "you may not create pods/exec");
 }
 
 #[test]

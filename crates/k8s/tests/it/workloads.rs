@@ -396,10 +396,16 @@ fn another_request_is_another_claim_and_none_is_none() {
 #[test]
 fn limits_of_hami_become_annotations_and_other_limits_later_replace_them() {
     let with = |limits: Value| of_kind("Deployment", &template(json!({}), limits));
-    let two = with(json!({ "nvidia.com/gpu": 2, "nvidia.com/gpumem": 3000, "cpu": 1 }));
+    let two = with(
+        json!({ "nvidia.com/gpu": 2, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30, "cpu": 1 }),
+    );
     let stored = created(&two);
     let of_two = pod_template(&stored);
     assert_eq!(of_two["metadata"]["annotations"]["gpu-memory"], "3000");
+    assert_eq!(
+        of_two["metadata"]["annotations"]["divvy.dev/compute"],
+        "fair=0.3"
+    );
     assert_eq!(
         of_two["metadata"]["annotations"]["divvy.dev/gpus"],
         "3000Mi,3000Mi"
@@ -416,6 +422,7 @@ fn limits_of_hami_become_annotations_and_other_limits_later_replace_them() {
     assert_eq!(annotations["gpu-fraction"], "0.300");
     assert_eq!(annotations["divvy.dev/gpus"], "0.300");
     assert_eq!(annotations.get("gpu-memory"), None);
+    assert_eq!(annotations.get("divvy.dev/compute"), None);
     assert_eq!(annotations.get("gpu-fraction-num-devices"), None);
 }
 

@@ -71,6 +71,6 @@ helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
 
 {{/* Components with metrics, as a YAML list. */}}
 {{- define "divvy.metered" -}}
-{{- $pieces := ternary (list "node" "controller") (list "controller") .Values.node.enabled }}
+{{- $pieces := ternary (list "node" "controller" "reconciler") (list "controller" "reconciler") .Values.node.enabled }}
 {{- ternary (append $pieces "extender") $pieces .Values.extender.enabled | toYaml }}
 {{- end }}

@@ -111,7 +111,7 @@ impl View {
         let slices = self.slices.get(name).into_iter().flat_map(BTreeMap::values);
         let claims = self.in_pool.get(name).into_iter().flatten();
         let claims = claims.filter_map(|key| self.claims.get(key));
-        gpus::gpus(slices, claims.map(|claim| &claim.object))
+        gpus::gpus(slices, claims.filter_map(|claim| claim.facts.as_ref()))
     }
 
     fn refresh(&mut self, name: &str) {

@@ -198,6 +198,25 @@ fn pods_have_their_request_and_use_and_waiting_ones_the_reason() {
     assert_eq!(rows[2].reason.as_deref(), Some(reason));
 }
 
+/// K4: the author of a claim by hand wrote another amount beside it.
+#[test]
+fn the_request_of_a_pod_is_that_of_its_claim() {
+    let mut objects = objects();
+    for pod in &mut objects.pods {
+        let annotations = pod.metadata.annotations.as_mut().unwrap();
+        annotations.insert("divvy.dev/gpus".to_owned(), "0.125".to_owned());
+    }
+    let rows = pods(&objects, view(None).now);
+    let requests = rows
+        .iter()
+        .map(|row| (row.pod.as_str(), row.request.as_str()));
+    assert_eq!(
+        requests.collect::<Vec<_>>(),
+        [("small", "1g.10gb"), ("train", "0.25"), ("eval", "0.125")],
+        "a waiting pod has nothing yet"
+    );
+}
+
 /// A limit on `nvidia.com/mig-1g.10gb` becomes a claim only when the scheduler has a place; carrier mode has no claims.
 #[test]
 fn a_waiting_pod_without_a_claim_is_not_listed() {

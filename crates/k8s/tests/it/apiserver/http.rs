@@ -120,7 +120,7 @@ async fn serve(
             let response = Response::builder().header(header::CONTENT_TYPE, "application/json");
             Ok(response.body(body).unwrap())
         }
-        ("GET", None, _) => done(&page(list(shared, &at, &selector), query)),
+        ("GET", None, _) => done(&list(shared, &at, &selector, query)),
         ("POST", None, _) => {
             let object = admission::admit(shared, &at, body, dry).await?;
             let mut object = shared.change(|store| store.create(&at, object, dry))?;
@@ -222,38 +222,29 @@ fn denied(shared: &Arc<Shared>, method: &Method, at: &Target) -> Option<Fail> {
     })
 }
 
-/// The part of a list that `limit` and `continue` ask for; the token is the number of items before.
-fn page(mut list: Value, query: &Queries) -> Value {
-    let Some(limit) = query
-        .get("limit")
-        .and_then(|limit| limit.parse::<usize>().ok())
-    else {
-        return list;
-    };
-    let from = query.get("continue").and_then(|token| token.parse().ok());
-    let from: usize = from.unwrap_or(0);
-    let items = list["items"].as_array().cloned().unwrap_or_default();
-    if items.len() > from + limit {
-        list["metadata"]["continue"] = json!((from + limit).to_string());
-    }
-    list["items"] = items.into_iter().skip(from).take(limit).collect();
-    list
-}
-
-/// As the API has lists: the objects in them do not say what they are.
-fn list(shared: &Arc<Shared>, at: &Target, selector: &Selector) -> Value {
+/// As the API has lists: the objects in them do not say what they are. `limit` and `continue` ask for a part; the token is the
+/// number of items before it.
+fn list(shared: &Arc<Shared>, at: &Target, selector: &Selector, query: &Queries) -> Value {
+    let number = |key: &str| query.get(key).and_then(|text| text.parse::<usize>().ok());
+    let (from, limit) = (number("continue").unwrap_or(0), number("limit"));
     let state = shared.state.lock().unwrap();
-    let mut items = state.store.list(at, selector);
+    let mut left = state.store.matching(at, selector).skip(from);
+    let page = left.by_ref().take(limit.unwrap_or(usize::MAX));
+    let mut items: Vec<Value> = page.cloned().collect();
     for item in &mut items {
         if let Some(fields) = item.as_object_mut() {
             fields.remove("apiVersion");
             fields.remove("kind");
         }
     }
+    let mut metadata = json!({ "resourceVersion": state.store.version.to_string() });
+    if left.next().is_some() {
+        metadata["continue"] = json!((from + items.len()).to_string());
+    }
     json!({
         "apiVersion": api_version(&at.kind),
         "kind": format!("{}List", at.kind.kind),
-        "metadata": { "resourceVersion": state.store.version.to_string() },
+        "metadata": metadata,
         "items": items,
     })
 }

@@ -97,12 +97,20 @@ impl Store {
 
     /// All of a kind, in the order of namespace and name.
     pub fn list(&self, at: &Target, selector: &Selector) -> Vec<Value> {
+        self.matching(at, selector).cloned().collect()
+    }
+
+    pub fn matching<'s>(
+        &'s self,
+        at: &'s Target,
+        selector: &'s Selector,
+    ) -> impl Iterator<Item = &'s Value> {
         let of_kind = self
             .objects
             .iter()
             .filter(|(key, _)| in_collection(key, at));
         let taken = of_kind.filter(|(_, object)| selector.takes(object));
-        taken.map(|(_, object)| object.clone()).collect()
+        taken.map(|(_, object)| object)
     }
 
     /// What happened in a collection after a version.

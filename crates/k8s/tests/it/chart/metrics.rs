@@ -87,6 +87,7 @@ fn a_service_monitor_finds_the_services_of_its_release_also_of_pods_that_are_not
     let services = [
         "Service divvy-node-metrics",
         "Service divvy-controller-metrics",
+        "Service divvy-reconciler-metrics",
     ];
     assert_eq!(found, services);
     assert_eq!(monitor["spec"]["endpoints"][0]["honorLabels"], true);

@@ -234,13 +234,18 @@ impl Replica {
             health: none,
         };
         let line = replica
-            .hears(|line| line.contains("listening"), || false)
+            .hears(
+                |line| line.contains("listening") || line.contains("reconciling"),
+                || false,
+            )
             .unwrap();
         let said = |key: &str| {
-            let (_, address) = line.split_once(key).unwrap();
-            address.split(' ').next().unwrap().parse().unwrap()
+            let (_, address) = line.split_once(key)?;
+            address.split(' ').next()?.parse().ok()
         };
-        (replica.address, replica.health) = (said("address="), said("health="));
+        // A reconciler has no webhook.
+        replica.address = said("address=").unwrap_or(none);
+        replica.health = said("health=").unwrap();
         replica
     }
 
@@ -293,8 +298,24 @@ impl Replica {
     }
 
     pub fn terminate(&self) {
+        self.signal(rustix::process::Signal::TERM);
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Its memory, and the most that it had, in MiB (`VmRSS`, `VmHWM`).
+    pub fn memory_mib(&self) -> (u64, u64) {
+        let status = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(status).unwrap();
+        let kib = |key: &str| -> u64 {
+            let line = status.lines().find_map(|line| line.strip_prefix(key));
+            let words = line.unwrap().split_whitespace();
+            words.into_iter().next().unwrap().parse().unwrap()
+        };
+        (kib("VmRSS:") >> 10, kib("VmHWM:") >> 10)
     }
 
     /// Its exit code, once it has ended.
