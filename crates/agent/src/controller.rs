@@ -171,6 +171,8 @@ impl Controller {
                 watchlist: Watchlist::default(),
                 bypasses,
                 accounts_only: HashSet::new(),
+                observed_at: 0,
+                leftovers: Vec::new(),
             },
             queues: QueueState {
                 cursor,

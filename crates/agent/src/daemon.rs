@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use divvy_api::daemon::{Configured, DeviceNodes, ListenOptions};
-use divvy_api::home::{Home, HomeError, machine};
+use divvy_api::home::{Home, HomeError, LockFile, machine};
 use divvy_api::v1::{Error, ErrorCode, JournalFile};
 use divvy_core::{GpuSelection, GpuUuid, JobId, Mode};
 use tokio::net::TcpListener;
@@ -51,6 +51,7 @@ use crate::host::cgroup;
 use crate::host::error::{error_chain, internal};
 use crate::host::live::Live;
 use crate::host::log_trim;
+use crate::host::node_pods::NodePods;
 use crate::host::rlimits;
 use crate::http::socket::Socket;
 use crate::http::{self, Api, Budget};
@@ -114,21 +115,40 @@ pub fn daemon(configured: Configured, beside: Option<FrontEndTask>) -> Result<()
              the same limits"
         );
     }
+    // Before the wait: the plugin of this pod calls the daemon that serves until then.
+    let pods = node_pods(options.node_pod.as_deref(), &home)?;
     let lock = home_lock::take(&home, options.standby)?;
     if let Some(file) = configured.file() {
         tracing::info!(file = %file.display(), "read the configuration file");
     }
-    serve(configured, home, simulated, (doors, beside), &lock)?;
+    serve(configured, home, simulated, (doors, beside, pods), &lock)?;
     // What the lock says is over, also for a file system that keeps locks on each machine alone.
     let _ = lock.set_len(0);
     Ok(())
+}
+
+/// The pods of the cluster that may call this daemon; `None` for a daemon that is in no node pod.
+fn node_pods(own: Option<&str>, home: &Home) -> Result<Option<NodePods>, Error> {
+    let Some(own) = own else {
+        return Ok(None);
+    };
+    let folder = home.socket().with_file_name("node-pods");
+    let serves = home.lock_file().ok().flatten().filter(LockFile::is_alive);
+    NodePods::register(&folder, own, serves.map(|lock| lock.holder.pid))
+        .map(Some)
+        .map_err(|error| {
+            internal(
+                &format!("cannot note the node pod in {}", folder.display()),
+                &error,
+            )
+        })
 }
 
 fn serve(
     configured: Configured,
     home: Home,
     simulated: Option<Simulated>,
-    (doors, beside): (Listeners, Option<FrontEndTask>),
+    (doors, beside, pods): (Listeners, Option<FrontEndTask>, Option<NodePods>),
     lock: &File,
 ) -> Result<(), Error> {
     let options = &configured.options;
@@ -310,7 +330,7 @@ fn serve(
         .map_err(|error| internal("cannot start a thread", &error))?;
     let ended = runtime.block_on(serve_until_stopped(
         api,
-        ((socket.clone(), listener), tcp),
+        ((socket.clone(), listener, pods), tcp),
         mailbox,
         (cycle_end, beside),
     ));
@@ -433,7 +453,10 @@ fn sweep_containers(controller: &Controller, home: &Home) -> Result<(), Error> {
 
 async fn serve_until_stopped(
     api: Api,
-    (local, tcp): ((Socket, StdListener), Option<StdTcpListener>),
+    (local, tcp): (
+        (Socket, StdListener, Option<NodePods>),
+        Option<StdTcpListener>,
+    ),
     mailbox: Mailbox,
     (mut cycle_end, mut beside): (oneshot::Receiver<Result<(), StoreError>>, RunningFrontEnd),
 ) -> Result<ServeEnd, Error> {

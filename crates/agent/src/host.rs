@@ -18,6 +18,7 @@ pub mod log_times;
 pub mod log_trim;
 pub mod machine;
 pub mod mig_device_nodes;
+pub mod node_pods;
 pub mod process;
 pub mod rlimits;
 pub mod run_as;

@@ -62,6 +62,7 @@ use crate::history::History;
 use crate::host::account::UserAccount;
 use crate::host::error::error_chain;
 use crate::host::live::Live;
+use crate::host::node_pods::NodePods;
 use crate::host::process::Process;
 use crate::journal;
 use crate::model::event::JobEvent;
@@ -140,7 +141,7 @@ impl FromRequestParts<Api> for Api {
 /// Serves until the future is dropped.
 pub async fn serve(
     api: Api,
-    (socket, listener): (Socket, StdListener),
+    (socket, listener, pods): (Socket, StdListener, Option<NodePods>),
     tcp: Option<TcpListener>,
 ) -> std::io::Result<()> {
     let routes = Router::new()
@@ -209,7 +210,7 @@ pub async fn serve(
     let server = Server::new(routes.layer(middleware::map_response(name_version)));
     let listener = UnixListener::from_std(listener)?;
     let is_counted = move |uid| uid != 0 && uid != me;
-    let local = server.clone().local(listener, socket, is_counted);
+    let local = server.clone().local(listener, socket, is_counted, pods);
     match tcp {
         None => match local.await {},
         Some(tcp) => tokio::select! {

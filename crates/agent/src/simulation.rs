@@ -524,7 +524,11 @@ fn slices_end_with_their_process_and_their_control_group_and_after_a_restart() {
         world.group_goes(&group);
         world.group_appears(&group);
     });
-    steps(&mut run, "round:0 time:1 round:0 round:0");
+    // The release waits for an observation after the close.
+    steps(
+        &mut run,
+        "round:0 time:1 round:0 round:0 time:1 round:0 round:0",
+    );
     let events =
         crate::journal::events_after(&run.home.database(), 0, 1000, None).expect("a journal");
     let said = |kind: &str, word: &str| {

@@ -208,6 +208,7 @@ fn prepare(
             Some(_) => Numbering::Driver,
             None => Numbering::Slice,
         },
+        closed: false,
         grants: &grants,
         overheads: &overheads,
     };

@@ -76,6 +76,9 @@ pub struct DaemonOptions {
     /// Wait until another daemon of the same home has ended, instead of refusing to start.
     #[serde(skip)]
     pub standby: bool,
+    /// The uid of the Kubernetes pod that the daemon is in: processes of other pods may not call it.
+    #[serde(skip)]
+    pub node_pod: Option<String>,
     /// Simulated GPUs: `a100-80gb:3`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sim: Option<String>,
@@ -120,6 +123,7 @@ impl Default for DaemonOptions {
             preemption: Preemption::default(),
             detached: false,
             standby: false,
+            node_pod: None,
             sim: None,
             grace: DEFAULT_GRACE,
             idle: None,

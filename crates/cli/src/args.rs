@@ -727,6 +727,12 @@ pub struct Daemon {
     /// Wait until the running daemon of this home has ended, instead of refusing to start
     #[arg(long, conflicts_with_all = ["detached", "stop", "status"], hide_short_help = true)]
     pub standby: bool,
+    /// The uid of the Kubernetes pod of this daemon
+    ///
+    /// The uid of the Kubernetes pod that this daemon is in. Processes of other pods may not call the daemon; those of the
+    /// node itself may
+    #[arg(long, value_name = "UID", hide_short_help = true)]
+    pub node_pod: Option<String>,
     /// With --system: a file with users' roles
     ///
     /// A file that makes users viewer, user, operator or admin of the system's daemon [default: root is admin, all others

@@ -77,6 +77,7 @@ fn flags(args: &args::Daemon) -> Result<DaemonOptions> {
         },
         detached: args.detached,
         standby: args.standby,
+        node_pod: args.node_pod.clone(),
         sim: args.sim.clone(),
         grace: match args.grace.as_deref() {
             Some(text) => grace(text)?,
@@ -236,6 +237,7 @@ mod tests {
         "help",
         "idle-action",
         "log-level",
+        "node-pod",
         "optimize",
         "services-mode",
         "standalone-mode",

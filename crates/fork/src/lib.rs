@@ -7,7 +7,7 @@
 //!
 //! What a copy may call is narrowed here as well ([`refuse_user_namespaces`]), which descriptors, signals and limits the
 //! programs of a process get ([`mark_close_on_exec`], [`Inherited`]), and which device nodes the processes of a control
-//! group may open ([`attach_device_filter`]).
+//! group may open ([`attach_device_filter`]). A socket's other end is a process too ([`peer_pidfd`]).
 //!
 //! This crate is a fence: the calls are unsafe, and nothing else is here.
 
@@ -15,6 +15,7 @@ mod attributes;
 mod descriptors;
 mod device_filter;
 mod namespaces;
+mod peer;
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -28,6 +29,7 @@ pub use device_filter::{
     DeviceRule, attach_device_filter, detach_device_filter, has_device_filter,
 };
 pub use namespaces::refuse_user_namespaces;
+pub use peer::peer_pidfd;
 
 /// What a child says that panicked: the code that Rust's own programs end with.
 const PANICKED: i32 = 101;

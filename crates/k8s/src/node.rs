@@ -45,7 +45,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tonic::service::Routes;
 
 use crate::cluster::{self, ClusterError};
@@ -75,6 +75,9 @@ pub(crate) use registration::{is_registration_socket, suffix};
 const SUCCESSOR: Duration = Duration::from_secs(10);
 /// How long a driver that ends finishes its calls. Kubelet gives up after 45 s (`defaultClientCallTimeout`).
 pub(crate) const LAST_CALLS: Duration = Duration::from_secs(45);
+/// How long the driver waits for the API server when it starts and ends: kubelet waits for the driver meanwhile. One
+/// write takes some 10 ms.
+const SUSPENDING: Duration = Duration::from_secs(2);
 /// Between two looks for sockets of drivers that were killed.
 const SWEEP: Duration = Duration::from_secs(60);
 
@@ -203,6 +206,9 @@ async fn prepare(
         listening.map_err(|source| NodeError::Probes { address, source })?;
     }
     let publisher = Publisher::new(client.clone(), args.node_name.clone());
+    if alone.is_some() || shutdown.leadership.is_vacant() {
+        suspend(&publisher).await;
+    }
     let (leader, stop) = (Arc::clone(&plugin), shutdown.stop.subscribe());
     let published = listed.clone();
     let kubelet_dir = kubelet.clone();
@@ -231,6 +237,7 @@ async fn prepare(
             None => pending().await,
         }
     };
+    let last = Publisher::new(client.clone(), args.node_name.clone());
     let withdraw = async {
         let publisher = Publisher::new(client, args.node_name.clone());
         if let Err(error) = publisher.withdraw().await {
@@ -243,7 +250,8 @@ async fn prepare(
             sharing.settle().await;
         }
     };
-    let ended = shutdown.run((signals, alone), (lead, change, withdraw), plugin.calls());
+    let ends = (change, withdraw, suspend(&last));
+    let ended = shutdown.run((signals, alone), lead, ends, plugin.calls());
     tokio::try_join!(async { served.await.map_err(NodeError::from) }, ended)?;
     // Until here, so that the agent was polled for kubelet's sake after the end of the leadership.
     drop(listed);
@@ -294,9 +302,27 @@ async fn carry(
             sharing.settle().await;
         }
     };
-    let ended = shutdown.run((signals, alone), (lead, change, withdraw), part.calls());
+    let ends = (change, withdraw, async {});
+    let ended = shutdown.run((signals, alone), lead, ends, part.calls());
     tokio::try_join!(async { served.await.map_err(NodeError::from) }, ended)?;
     Ok(())
+}
+
+/// Taints the node's devices while kubelet knows no driver for them. The publication after the registration takes the
+/// taint back.
+async fn suspend(publisher: &Publisher) {
+    match timeout(SUSPENDING, publisher.suspend()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            tracing::warn!(
+                "cannot taint the node's devices: {}",
+                cluster::chain(&error)
+            );
+        }
+        Err(_) => {
+            tracing::warn!("cannot taint the node's devices: the API server does not respond")
+        }
+    }
 }
 
 /// Removes, again and again, the sockets of drivers that were killed beside this one.
@@ -343,11 +369,12 @@ impl Shutdown {
     /// Runs `lead` while this driver leads; returns once it has stopped serving.
     ///
     /// When `change` ends, the node has to serve in the other mode: `withdraw` takes back what this one offers, and the
-    /// program ends, so that kubelet starts it anew.
+    /// program ends, so that kubelet starts it anew. `leave` comes where the driver ends without a successor.
     async fn run(
         &self,
         (mut signals, alone): (ShutdownSignals, Option<File>),
-        (lead, change, withdraw): (
+        lead: impl Future<Output = ()>,
+        (change, withdraw, leave): (
             impl Future<Output = ()>,
             impl Future<Output = ()>,
             impl Future<Output = ()>,
@@ -378,8 +405,9 @@ impl Shutdown {
         };
         if changes {
             withdraw.await;
-        } else if self.has_successor && !self.leadership.succeeded(SUCCESSOR).await? {
+        } else if !self.has_successor || !self.leadership.succeeded(SUCCESSOR).await? {
             tracing::info!("no other driver of this node took over");
+            leave.await;
         }
         if !calls.finished(LAST_CALLS).await {
             tracing::warn!("calls of kubelet are still in progress; kubelet will repeat them");

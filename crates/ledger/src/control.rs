@@ -30,6 +30,8 @@ pub struct SliceSpec {
     pub generation: u64,
     pub mode: SharingMode,
     pub numbering: Numbering,
+    /// The slice grants nothing more. The file then has a limit of 0 for each GPU, whatever `gpus` says.
+    pub closed: bool,
     /// 1 to 16; the position is the `gpu` argument everywhere in this crate.
     pub gpus: Vec<GpuSpec>,
 }
@@ -290,7 +292,7 @@ impl Control {
     }
 
     /// Changes a limit while jobs run. Below what is in use, nothing breaks: new reservations are refused until enough
-    /// is given back. A `gpu` the slice does not have is ignored.
+    /// is given back. A `gpu` the slice does not have is ignored. Not for a closed slice: it would open it again.
     pub fn set_limit(&self, gpu: usize, bytes: u64) {
         self.write(gpu, |gpu| gpu.limit.store(bytes, SeqCst));
     }
@@ -373,11 +375,21 @@ impl Control {
         Self::lay(dir, spec)
     }
 
-    /// Says that the slice has been released, before its files are removed. A file without a name alone does not say it.
-    pub fn end(&self) {
-        if let Some(file) = self.whole() {
-            file.ended.store(1, SeqCst);
+    /// Closes the slice: from now on no process reserves memory in it, neither one that has it mapped nor one that opens
+    /// its files later, by a name or by a mount.
+    ///
+    /// A reservation publishes its bytes before it reads the limit, and both accesses are sequentially consistent. So a
+    /// ledger that is read after this call shows every reservation that was granted
+    /// ([`crate::Slice::has_reservations`]). The limit itself becomes 0, so that a limiter of an earlier version obeys.
+    /// `ended` also says that files without a name belong to a released slice.
+    pub fn close(&self) {
+        let Some(file) = self.whole() else { return };
+        file.sequence.fetch_add(1, SeqCst);
+        for gpu in &file.gpus {
+            gpu.limit.store(0, SeqCst);
         }
+        file.ended.store(1, SeqCst);
+        file.sequence.fetch_add(1, SeqCst);
     }
 
     /// Tells the jobs that the agent is there. `now`: [`crate::boot_time_ns`].
@@ -510,13 +522,18 @@ fn control_bytes(spec: &SliceSpec) -> Vec<u8> {
         offset_of!(ControlFile, numbering),
         &spec.numbering.to_word().to_ne_bytes(),
     );
+    put(
+        &mut bytes,
+        offset_of!(ControlFile, ended),
+        &u64::from(spec.closed).to_ne_bytes(),
+    );
     for (index, gpu) in spec.gpus.iter().enumerate() {
         let at = offset_of!(ControlFile, gpus) + index * size_of::<ControlGpu>();
         put(&mut bytes, at + offset_of!(ControlGpu, uuid), &gpu.uuid);
         put(
             &mut bytes,
             at + offset_of!(ControlGpu, limit),
-            &gpu.limit.to_ne_bytes(),
+            &if spec.closed { 0 } else { gpu.limit }.to_ne_bytes(),
         );
         put(
             &mut bytes,
@@ -579,6 +596,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<SliceSpec, &'static str> {
         generation,
         mode,
         numbering,
+        closed: word(bytes, offset_of!(ControlFile, ended)) != 0,
         gpus: (0..count).map(gpu).collect(),
     })
 }

@@ -72,7 +72,7 @@ pub(crate) struct ControlFile {
     pub gpu_count: AtomicU32,
     /// How programs number the slice's GPUs (`control::Numbering`).
     pub numbering: AtomicU64,
-    /// Not zero once the slice has been released: what still has it mapped gets nothing more.
+    /// Not zero once the slice is closed, before its release: it grants nothing more.
     pub ended: AtomicU64,
     _room: [AtomicU64; 11],
     pub gpus: [ControlGpu; GPUS],

@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::mem::offset_of;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -15,6 +16,7 @@ use crate::kept;
 use crate::layout::{
     Cell, GPUS, LIVE_WORDS, SHARED_WORDS, SLOTS, SharedLine, SliceGpu, SlotLines, SlotsFile, state,
 };
+use crate::lock;
 use crate::map::{self, OpenError, word};
 use crate::process::{ProcessIdentity, boot_time_ns};
 use crate::reap::{self, Listed, Reaped, SlotsAccess};
@@ -277,6 +279,27 @@ impl Slice {
             .map_err(|error| map::failed(&self.slots, "reap", error))
     }
 
+    /// Whether a process holds reserved bytes, also one of another PID namespace, or one that has not called the driver
+    /// yet. A killed process holds none: the kernel drops its slot's lock. A process can claim bytes that it does not
+    /// hold, so the caller waits for a bounded time.
+    ///
+    /// # Errors
+    /// As [`Slice::read`].
+    pub fn has_reservations(&self, snapshot: &Snapshot) -> Result<bool, OpenError> {
+        let charged = snapshot.charged_slots();
+        if charged.is_empty() {
+            return Ok(false);
+        }
+        let file = self.open_slots(false)?;
+        for slot in charged {
+            let locked = lock::is_locked(file.as_raw_fd(), lock::life(slot));
+            if locked.map_err(|error| map::failed(&self.slots, "lock", error))? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     pub(crate) fn open_slots(&self, write: bool) -> Result<File, OpenError> {
         self.open_file(map::SLOTS, write).map(|(file, _)| file)
     }
@@ -393,6 +416,18 @@ impl Snapshot {
         let bytes = self.slots.iter().find(|(at, _)| *at == slot);
         let at = offset_of!(SlotLines, gpus) + gpu * size_of::<Cell>() + offset_of!(Cell, used);
         bytes.map_or(0, |(_, bytes)| word(bytes, at))
+    }
+
+    /// The slots in which bytes of any GPU are reserved.
+    fn charged_slots(&self) -> Vec<usize> {
+        let slots = self.slots.iter().map(|(slot, _)| *slot);
+        let holds = |slot: usize, gpu| {
+            let word = Word(self.word(slot, gpu));
+            word.bytes() > 0 || word.undecided() > 0
+        };
+        slots
+            .filter(|slot| (0..GPUS).any(|gpu| holds(*slot, gpu)))
+            .collect()
     }
 
     /// Whether a process of the caller's own PID namespace has a slot and is not known to be dead.

@@ -24,7 +24,7 @@ pub const CLAIM_PUT: [&str; 5] = [
 ];
 
 /// A claim that goes.
-pub const CLAIM_DELETE: [&str; 2] = ["claim.released", "claim.freed"];
+pub const CLAIM_DELETE: [&str; 3] = ["claim.released", "claim.closed", "claim.freed"];
 
 /// A MIG instance that the daemon creates.
 pub const MIG_CREATE: [&str; 6] = [

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! PUT ──► placed or refused ──► journal ──► MIG instances ──► slice, files, CDI device ──► journal: lent ──► reply
-//! DELETE, or its end ──► journal: stopping ──► no process left? ──► device, slice, instances go ──► journal: ended
+//! DELETE, or its end ──► journal: stopping ──► slice closed ──► driver asked: no process left? ──► journal: ended
+//!                                                              ──► device, slice and instances go
 //! ```
 //! A claim is a job without a program and a supervisor. The client gets its reply only once the claim is lent. A
 //! restarted daemon therefore takes back a claim that an earlier daemon only began, and the client asks again. A lent
@@ -35,12 +36,14 @@ use crate::controller::state::mig::{MigManager, is_divided};
 use crate::controller::state::{GpuState, Jobs, State};
 use crate::controller::{active_set, mig, observe};
 use crate::gpu::slice::HeldSlice;
+use crate::gpu::watched_jobs::MOST_RELEASED;
 use crate::host::clock::now;
 use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
 use crate::job_dir::{ExitRecord, RunOutcome};
 use crate::journal::StoreError;
 use crate::model::cause::Cause;
+use crate::model::claim::end::End;
 use crate::model::claim::{self, Claim, ClaimRequest};
 use crate::model::job::{Credentials, Job, JobSpec, NewJob};
 use crate::model::policy::JobPolicy;
@@ -397,8 +400,10 @@ pub(super) fn check_claim(
         }
         (JobState::Starting { .. }, None) if has_files => mark_bound(&mut state.jobs, fx, io, id),
         (JobState::Stopping { .. }, _) => {
-            match observe::is_unobserved(&state.jobs, &state.gpus, id)
+            match !is_observed_since_close(&mut state.jobs, &state.gpus, io, id)
+                || observe::is_unobserved(&state.jobs, &state.gpus, id)
                 || orphans::has_orphans(&mut state.jobs, &state.gpus, fx, io, id)?
+                || was_listed(&state.jobs, io, id)
             {
                 true => {
                     fx.replies.milestones.push(id);
@@ -419,6 +424,34 @@ pub(super) fn check_claim(
         (JobState::Queued | JobState::Starting { .. } | JobState::Running { .. }, _)
         | (JobState::Ended { .. }, _) => Ok(()),
     }
+}
+
+/// Closes a claim's slice, and tells whether the driver was asked for processes since. The programs of a claim have PID namespaces of their own, so the ledger alone does not show them.
+fn is_observed_since_close(jobs: &mut Jobs, gpus: &GpuState, io: &Io, id: JobId) -> bool {
+    let active = jobs.active.get_mut(&id);
+    let Some(placed) = active.and_then(|active| active.placed_mut()) else {
+        return true;
+    };
+    placed.close();
+    reach("claim.closed");
+    let is_observed = placed
+        .closed_at
+        .is_none_or(|closed| closed < gpus.observed_at);
+    if !is_observed {
+        io.observer.sample_soon();
+    }
+    is_observed
+}
+
+/// Whether the driver listed a process of a claim at the last observation. Its memory may not have come back yet, also
+/// where it has been killed since.
+fn was_listed(jobs: &Jobs, io: &Io, id: JobId) -> bool {
+    let active = jobs.active.get(&id);
+    let was_listed = active.is_some_and(|active| !active.members().is_empty());
+    if was_listed {
+        io.observer.sample_soon();
+    }
+    was_listed
 }
 
 /// The name of a claim's CDI device.
@@ -544,6 +577,25 @@ pub(super) fn resume_claim(
         }
         JobState::Queued | JobState::Running { .. } | JobState::Ended { .. } => Ok(()),
     }
+}
+
+/// Tells the observer which claims earlier daemons of this boot released: a process in a pod of such a claim may still
+/// take memory.
+pub(super) fn remember_released(state: &State, io: &Io) -> Result<(), StoreError> {
+    for job in io.store.ended_claims(MOST_RELEASED)? {
+        let Some(claim) = job.claim().filter(|claim| claim.boot == state.mig.boot) else {
+            continue;
+        };
+        let cgroup = match &claim.ends {
+            Some(End::Cgroup {
+                folder,
+                id: Some(id),
+            }) => Some((folder.clone(), *id)),
+            _ => None,
+        };
+        io.observer.add_released(job.id, cgroup, claim.pods.clone());
+    }
+    Ok(())
 }
 
 /// Records when a lent claim loses its GPUs or gets them back. The claim stays: only its pods end it.

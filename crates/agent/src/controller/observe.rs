@@ -1,6 +1,7 @@
 //! Observation: the controller applies samples of the driver and the ledgers to jobs, GPUs and MIG instances.
 
 pub(in crate::controller) mod history;
+mod leftovers;
 pub(in crate::controller) mod limiter_alarms;
 pub(in crate::controller) mod reconcile;
 pub(in crate::controller) mod unjournaled;
@@ -39,6 +40,7 @@ pub fn apply_sample(
     sample: &NodeSample,
 ) -> Result<(), StoreError> {
     state.gpus.observation_error = None;
+    state.gpus.observed_at = sample.at;
     state.gpus.unobserved = Some(unobserved_held_gpus(&mut state.jobs, io, sample));
     for (id, reading) in &sample.ledgers {
         if let Some(active) = state.jobs.active.get_mut(id) {
@@ -48,6 +50,7 @@ pub fn apply_sample(
     }
     limiter_alarms::apply_alarms(&mut state.jobs, fx, io, sample)?;
     reconcile::reconcile(state, fx, io, sample)?;
+    leftovers::end_leftovers(&mut state.gpus, fx, io, sample)?;
     notifications::end_gpu_use(&mut state.jobs, fx, io, sample)?;
     usage::meter(&mut state.jobs, &mut state.timers, io, sample);
     resize::reclaim_released(state, fx, io)?;
@@ -56,6 +59,13 @@ pub fn apply_sample(
         mode::assign(&mut state.gpus, fx, io, &seen.observed.uuid)?;
     }
     history::record(state, io);
+    // A claim that is being released waits for a sample.
+    active_set::for_each_active(&mut state.jobs, io, |id, active| {
+        let is_stopping = matches!(active.job.state, JobState::Stopping { .. });
+        if is_stopping && active.job.claim().is_some() {
+            fx.jobs.recheck.push(id);
+        }
+    });
     Ok(())
 }
 

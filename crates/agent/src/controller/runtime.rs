@@ -7,12 +7,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use divvy_core::reconcile::BootNanos;
 use divvy_core::{Grant, JobState};
 
 use crate::controller::request::{Milestone, Reply};
 use crate::controller::state::memory_op::MemoryOp;
 use crate::controller::state::slice_usage::SliceUsage;
 use crate::controller::state::usage::GpuActivity;
+use crate::gpu::sample;
 use crate::gpu::slice::HeldSlice;
 use crate::host::clock::Instant;
 use crate::host::process::Process;
@@ -74,6 +76,8 @@ pub struct Placed {
     pub members: Vec<Process>,
     /// Since when its run is over and orphans hold its slice.
     pub orphans_since: Option<Instant>,
+    /// When this daemon closed its slice: only a later observation shows all processes that hold memory.
+    pub closed_at: Option<BootNanos>,
 }
 
 /// Failed start attempts; they are kept while the job returns to its queue unstarted.
@@ -145,7 +149,18 @@ impl Waiting {
             supervisor: SupervisorStatus::default(),
             members: std::mem::take(&mut self.members),
             orphans_since: None,
+            closed_at: None,
         }
+    }
+}
+
+impl Placed {
+    /// Closes the slice, before the look for processes that decides its release.
+    pub fn close(&mut self) {
+        if let Some(slice) = &self.slice {
+            slice.close();
+        }
+        self.closed_at.get_or_insert_with(sample::now);
     }
 }
 

@@ -129,6 +129,7 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
         }
         job_sync::sync_job(state, fx, io, *id)?;
     }
+    claims::remember_released(state, io)?;
     claim::release_stray_instances(&state.jobs, &mut state.mig, io)?;
     reconcile::restore_bypasses(&state.jobs, &mut state.gpus);
     // From here on processes are attributed to jobs, and the first plan counts the memory of unmanaged processes.

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use divvy_core::reconcile::{BypassKind, Watchlist};
+use divvy_core::reconcile::{BootNanos, BypassKind, Watchlist};
 use divvy_core::{GpuUuid, JobId, Project, Wait};
 
 use crate::controller::query::estimate::EstimateInput;
@@ -36,6 +36,7 @@ use crate::controller::state::unjournaled::Unknowns;
 use crate::controller::state::usage::UsageClock;
 use crate::gpu::Device;
 use crate::host::clock::Instant;
+use crate::host::process::Process;
 #[cfg(test)]
 use crate::model::job::Job;
 #[cfg(test)]
@@ -84,6 +85,10 @@ pub struct GpuState {
     pub lost: BTreeSet<GpuUuid>,
     /// Held GPUs without a list of their processes in the last observation. `None` before the first one.
     pub unobserved: Option<BTreeSet<GpuUuid>>,
+    /// When the driver was asked for the last observation.
+    pub observed_at: BootNanos,
+    /// Processes of released slices that held memory at the last observation; an event has reported each.
+    pub leftovers: Vec<Process>,
     /// Why the driver cannot be queried; an event has reported it.
     pub observation_error: Option<String>,
     /// Processes that may bypass the limiter.

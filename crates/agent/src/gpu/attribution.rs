@@ -37,12 +37,14 @@ pub enum Ownership {
     Descendant(JobId),
     /// Of its own will: it is in the slice, and not of the job's tree.
     Member(JobId),
+    /// It is in the control group of a job that has been released, and so of no job.
+    Released(JobId),
 }
 
 impl Ownership {
     pub fn job(self) -> Option<JobId> {
         match self {
-            Self::None => None,
+            Self::None | Self::Released(_) => None,
             Self::Descendant(job) | Self::Member(job) => Some(job),
         }
     }
@@ -113,7 +115,7 @@ impl Attribution {
                 attributed: person,
                 version,
                 ..
-            }) if *version == roster.version() || person.ownership != Ownership::None => {
+            }) if *version == roster.version() || person.ownership.job().is_some() => {
                 PidLookup::Found(*person)
             }
             known => {
@@ -121,11 +123,16 @@ impl Attribution {
                     || evidence::namespaced_pid(pid),
                     |known| known.attributed.namespaced_pid,
                 );
-                let descent = self.owning_job(process, roster);
+                let released = || {
+                    let job = released_job(process, roster)?;
+                    Some(Ownership::Released(job))
+                };
+                let owning = self.owning_job(process, roster);
+                let ownership = owning.map(Ownership::Descendant).or_else(released);
                 let person = AttributedProcess {
                     process,
                     namespaced_pid: own,
-                    ownership: descent.map_or(Ownership::None, Ownership::Descendant),
+                    ownership: ownership.unwrap_or(Ownership::None),
                 };
                 self.insert(person, roster.version());
                 PidLookup::Found(person)
@@ -214,7 +221,7 @@ impl Attribution {
                 .filter(|known| known.attributed.process == member.process);
             let before = before.and_then(|known| match known.attributed.ownership {
                 Ownership::Descendant(job) => Some(job),
-                Ownership::None | Ownership::Member(_) => None,
+                Ownership::None | Ownership::Member(_) | Ownership::Released(_) => None,
             });
             roster
                 .job_of(member.process)
@@ -249,6 +256,21 @@ impl Attribution {
                 .and_then(|_| roster.job_of_namespace(namespace))
         })
     }
+}
+
+/// The released job in whose control group a process is.
+fn released_job(process: Process, roster: &WatchedJobs) -> Option<JobId> {
+    if !roster.has_released() {
+        return None;
+    }
+    let (group, groups) = (
+        cgroup::cgroup_of(process.pid),
+        cgroup::groups_of(process.pid),
+    );
+    // If it has ended meanwhile, another process may have its pid.
+    let is_it = Process::with_pid(process.pid) == Some(process);
+    let found = roster.released_job(group.as_deref(), groups.as_deref().unwrap_or_default());
+    found.filter(|_| is_it)
 }
 
 #[cfg(test)]

@@ -209,6 +209,11 @@ impl Observer {
         Arc::make_mut(&mut *lock(&self.roster)).unregister(job);
     }
 
+    /// A slice was released by an earlier daemon: a process in its control group or in a pod of its claim is of no job.
+    pub fn add_released(&self, job: JobId, cgroup: Option<(PathBuf, u64)>, pods: Vec<String>) {
+        Arc::make_mut(&mut *lock(&self.roster)).add_released(job, cgroup, pods);
+    }
+
     /// The nearest job above a living process, by the kernel's word.
     pub fn job_of(&self, process: Process) -> Option<JobId> {
         let roster = Arc::clone(&lock(&self.roster));

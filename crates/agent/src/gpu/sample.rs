@@ -38,6 +38,18 @@ pub struct NodeSample {
     pub ledgers: BTreeMap<JobId, SliceReading>,
     /// Owners of slots that have ended in another PID namespace, or run another program, by what they called themselves.
     pub exited: HashSet<ProcessIdentity>,
+    /// Processes in the control groups of released jobs, once for each GPU that they use.
+    pub leftovers: Vec<Leftover>,
+}
+
+/// A process in the control group of a job that has been released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leftover {
+    pub job: JobId,
+    pub process: Process,
+    pub gpu_index: u32,
+    /// `None` where the driver does not say.
+    pub used: Option<Bytes>,
 }
 
 /// One GPU.
@@ -150,6 +162,7 @@ pub fn build_sample(
         gpus.push(seen);
     }
     look.gpus = gpus;
+    look.leftovers = look.find_leftovers(roster);
     look.troubles = observation.troubles;
     look
 }
@@ -328,6 +341,32 @@ impl NodeSample {
             };
             Some((slice, Bytes::new(spec.overhead)))
         })
+    }
+
+    fn find_leftovers(&self, roster: &WatchedJobs) -> Vec<Leftover> {
+        let of_gpu = |seen: &GpuSample| {
+            let index = seen.observed.index;
+            let listed: Vec<_> = listed_processes(&seen.observed).copied().collect();
+            listed.into_iter().map(move |process| (index, process))
+        };
+        let listed = self.gpus.iter().flat_map(of_gpu);
+        listed
+            .filter_map(|(gpu_index, seen)| {
+                let person = self.processes.get(&seen.pid)?;
+                let job = match person.ownership {
+                    Ownership::Released(job) => job,
+                    // Found while its job still was a watched one.
+                    Ownership::Descendant(job) if roster.is_released(job) => job,
+                    _ => return None,
+                };
+                Some(Leftover {
+                    job,
+                    process: person.process,
+                    gpu_index,
+                    used: seen.used,
+                })
+            })
+            .collect()
     }
 
     /// A GPU in MIG mode: its memory is the instances', and the hardware keeps them apart, so that there is nothing to

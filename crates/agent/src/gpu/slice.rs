@@ -126,6 +126,8 @@ pub struct SliceConfig<'a> {
     pub generation: u64,
     pub compute: Compute,
     pub numbering: Numbering,
+    /// The slice grants nothing more: its job is being released.
+    pub closed: bool,
     pub grants: &'a [Grant],
     /// By position in `grants`.
     pub overheads: &'a [Bytes],
@@ -149,6 +151,7 @@ impl SliceConfig<'_> {
             generation: self.generation,
             mode: mode(self.compute),
             numbering: self.numbering,
+            closed: self.closed,
             gpus: self.grants.iter().zip(self.overheads).map(gpu).collect(),
         }
     }
@@ -265,11 +268,31 @@ impl HeldSlice {
             }
         });
         self.control.set_mode(mode(compute));
+        let is_closed = self.reader.granted().closed;
         for (gpu, limit) in limits.iter().enumerate() {
-            self.control.set_limit(gpu, limit.memory.get());
+            if !is_closed {
+                self.control.set_limit(gpu, limit.memory.get());
+            }
             let (weight, cap) = weight_and_cap(limit, compute);
             self.control.set_compute(gpu, weight, cap);
         }
+    }
+
+    /// Closes the slice: its processes get nothing more, whether they have joined or join later.
+    pub fn close(&self) {
+        self.reader.change(|spec| spec.closed = true);
+        self.control.close();
+    }
+
+    /// Whether a process has reserved bytes, in any PID namespace. Such a process may be about to call the driver.
+    pub fn has_reservations(&self) -> bool {
+        let found = self.read();
+        found.is_ok_and(|ledger| {
+            self.reader
+                .slice()
+                .has_reservations(&ledger)
+                .unwrap_or(false)
+        })
     }
 
     /// What its refused processes wrote down, and how many records there were.
@@ -318,7 +341,7 @@ impl HeldSlice {
     }
 
     pub fn remove(self) -> Result<(), SliceError> {
-        self.control.end();
+        self.control.close();
         remove(&self.folder)
     }
 }
@@ -403,7 +426,7 @@ pub fn remove(folder: &Path) -> Result<(), SliceError> {
         return Ok(()); // Its names are gone already.
     }
     if let Ok(control) = Control::open_writable(folder) {
-        control.end();
+        control.close();
     }
     // Its two files are nearly always all that is in it.
     let removed = ["control", "slots"]
@@ -449,6 +472,7 @@ mod tests {
             generation: 1,
             compute: Compute::default(),
             numbering: Numbering::Slice,
+            closed: false,
             grants,
             overheads,
         }
@@ -531,6 +555,35 @@ mod tests {
             assert_eq!(Slice::open(&folder).unwrap().spec().numbering, found);
             assert_eq!(held.repair().unwrap(), None);
         }
+    }
+
+    /// The daemon was killed between the close and the release.
+    #[test]
+    fn a_closed_slice_stays_closed_for_the_daemon_that_adopts_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("3");
+        let (grants, overheads) = ([grant()], [Bytes::mib(400)]);
+        let open = cut(&grants, &overheads);
+        let held = HeldSlice::create(&folder, &open).unwrap();
+        let slot = held.reader.slice().join().unwrap();
+        held.close();
+        drop(held);
+        let closed = SliceConfig {
+            closed: true,
+            ..open
+        };
+        let mut held = HeldSlice::adopt(&folder, &closed, None).unwrap();
+        // What a daemon does with each slice that it adopts, and at each observation.
+        held.resize(&grants, Compute::default());
+        assert_eq!(held.repair().unwrap(), None);
+        assert_eq!(slot.reserve(0, 1).unwrap_err().limit, 0);
+        // Its grant is told as ever.
+        assert_eq!(held.read().unwrap().usage(0).limit, 8 << 30);
+        forge(&folder, 272, 8 << 30);
+        forge(&folder, 160, 0);
+        assert!(matches!(held.repair().unwrap(), Some(Tampering::Forged(_))));
+        assert_eq!(limit(&folder), Bytes::ZERO);
+        assert!(!held.has_reservations());
     }
 
     #[test]

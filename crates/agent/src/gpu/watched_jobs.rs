@@ -1,12 +1,14 @@
 //! The registry of watched jobs: their slices, and the root process of each job's process tree.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use divvy_core::JobId;
 
 use super::slice::GrantedSlice;
+use crate::host::machine::machine;
+use crate::host::node_pods::pods_of;
 use crate::host::process::evidence::{self, KnownFile};
 use crate::host::process::mounts::MountSource;
 use crate::host::process::{self, Process};
@@ -53,8 +55,23 @@ pub struct WatchedJobs {
     entries: BTreeMap<JobId, WatchedJob>,
     /// PID namespaces of containers, with the job of each.
     namespaces: BTreeMap<u64, JobId>,
+    /// Oldest first.
+    released: VecDeque<ReleasedJob>,
     version: u64,
 }
+
+/// A job whose slice was released, with the control groups in which a process of it may have stayed.
+#[derive(Clone, Debug)]
+struct ReleasedJob {
+    job: JobId,
+    /// Its control group and that group's inode. A group that is made anew at the same path has another.
+    cgroup: Option<(PathBuf, u64)>,
+    pods: Vec<String>,
+}
+
+/// Released jobs that are remembered; the oldest one is forgotten first. A node runs 110 pods at a time (kubelet's
+/// default), so these are the last nine generations of pods, which end before their claims unless a user forced it.
+pub const MOST_RELEASED: usize = 1024;
 
 impl WatchedJobs {
     pub fn register(&mut self, job: JobId, entry: WatchedJob) {
@@ -88,8 +105,57 @@ impl WatchedJobs {
     }
 
     pub fn unregister(&mut self, job: JobId) {
-        self.version += u64::from(self.entries.remove(&job).is_some());
         self.namespaces.retain(|_, whose| *whose != job);
+        if let Some(entry) = self.entries.remove(&job) {
+            self.version += 1;
+            let inode = |folder: &PathBuf| machine().cgroup_id(folder).ok().flatten();
+            let cgroup = entry
+                .cgroup
+                .and_then(|folder| Some((inode(&folder)?, folder)));
+            self.add_released(
+                job,
+                cgroup.map(|(inode, folder)| (folder, inode)),
+                entry.pods,
+            );
+        }
+    }
+
+    /// Remembers the control groups of a job that has been released.
+    pub fn add_released(&mut self, job: JobId, cgroup: Option<(PathBuf, u64)>, pods: Vec<String>) {
+        if cgroup.is_none() && pods.is_empty() {
+            return;
+        }
+        if self.released.len() >= MOST_RELEASED {
+            self.released.pop_front();
+        }
+        self.released.push_back(ReleasedJob { job, cgroup, pods });
+        self.version += 1;
+    }
+
+    pub fn has_released(&self) -> bool {
+        !self.released.is_empty()
+    }
+
+    /// Whether a job was released, and not placed again since.
+    pub fn is_released(&self, job: JobId) -> bool {
+        !self.has(job) && self.released.iter().any(|one| one.job == job)
+    }
+
+    /// The last released job with this control group or one above it, or of the pod with these groups.
+    pub fn released_job(&self, group: Option<&Path>, groups: &str) -> Option<JobId> {
+        let pods: Vec<String> = pods_of(groups).collect();
+        let is_same = |folder: &Path, inode: u64| {
+            group.is_some_and(|group| group.starts_with(folder))
+                && machine()
+                    .cgroup_id(folder)
+                    .is_ok_and(|now| now == Some(inode))
+        };
+        let is_its = |one: &&ReleasedJob| {
+            let by_group = one.cgroup.as_ref();
+            by_group.is_some_and(|(folder, inode)| is_same(folder, *inode))
+                || one.pods.iter().any(|uid| pods.contains(uid))
+        };
+        self.released.iter().rev().find(is_its).map(|one| one.job)
     }
 
     pub fn has(&self, job: JobId) -> bool {
@@ -150,7 +216,8 @@ impl WatchedJobs {
 
     /// The claim of the pod with these control groups; the oldest one if the pod has several.
     pub fn job_of_pod(&self, groups: &str) -> Option<JobId> {
-        let is_its = |entry: &WatchedJob| entry.pods.iter().any(|uid| is_in_pod(groups, uid));
+        let pods: Vec<String> = pods_of(groups).collect();
+        let is_its = |entry: &WatchedJob| entry.pods.iter().any(|uid| pods.contains(uid));
         let mut entries = self.iter();
         entries.find(|(_, entry)| is_its(entry)).map(|(job, _)| job)
     }
@@ -180,47 +247,5 @@ impl WatchedJobs {
         entries
             .find(|(_, entry)| entry.roots.iter().any(leads))
             .map(|(job, _)| job)
-    }
-}
-
-/// Whether a process with these control groups, the text of `/proc/PID/cgroup`, is in the pod with this uid. Kubelet
-/// names a pod's group `podUID` (cgroupfs) or `kubepods-burstable-podUID.slice` with `_` for `-` (systemd), and no
-/// process of a pod can leave it (`GetPodCgroupNameSuffix` in pkg/kubelet/cm/pod_container_manager_linux.go).
-fn is_in_pod(groups: &str, uid: &str) -> bool {
-    let names = [
-        format!("pod{uid}"),
-        format!("pod{}.slice", uid.replace('-', "_")),
-    ];
-    let ends = |part: &str| part == names[0] || part.ends_with(&names[1]);
-    groups.lines().flat_map(|line| line.split('/')).any(ends)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const UID: &str = "0f9a3c1e-5d0b-4a53-9a2e-2f1f6f0d7c11";
-
-    #[test]
-    fn the_pod_of_a_process_is_known_by_either_driver_of_control_groups() {
-        let burst = "kubepods-burstable-pod0f9a3c1e_5d0b_4a53_9a2e_2f1f6f0d7c11.slice";
-        for groups in [
-            format!("0::/kubepods/burstable/pod{UID}/4f1d"),
-            format!("12:memory:/node/kubepods/pod{UID}/4f1d\n1:name=systemd:/"),
-            format!(
-                "0::/kubepods.slice/kubepods-burstable.slice/{burst}/cri-containerd-4f1d.scope"
-            ),
-        ] {
-            assert!(is_in_pod(&groups, UID), "{groups}");
-            assert!(!is_in_pod(&groups, "0f9a3c1e-5d0b-4a53-9a2e-2f1f6f0d7c12"));
-        }
-        for groups in [
-            "0::/",
-            "",
-            "0::/system.slice/kubelet.service",
-            "0::/user/xpod0",
-        ] {
-            assert!(!is_in_pod(groups, UID), "{groups}");
-        }
     }
 }

@@ -92,6 +92,7 @@ pub const POINTS: &[&str] = &[
     "claim.cdi",
     "claim.lent",
     "claim.released",
+    "claim.closed",
     "claim.freed",
 ];
 

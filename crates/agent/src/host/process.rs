@@ -71,6 +71,12 @@ impl Process {
         stat(self.pid).is_some_and(|stat| stat.start_time == self.start_time && stat.is_alive())
     }
 
+    /// Whether its first thread runs, the one that `/proc/PID` shows.
+    pub fn has_running_leader(self) -> bool {
+        let stat = stat(self.pid).filter(|stat| stat.start_time == self.start_time);
+        stat.is_some_and(|stat| !matches!(stat.state, b'Z' | b'X'))
+    }
+
     /// Whether it is known to have ended. Unlike the opposite of [`is_alive`](Self::is_alive), an error of the kernel,
     /// such as too many open files, is no end.
     pub fn has_ended(self) -> bool {

@@ -1,8 +1,8 @@
 //! The HTTP/1.1 server: accepts connections, bounds how many each caller has, and closes those that send no request.
 //!
 //! ```text
-//! unix socket ─► its user has a place? ─── yes ──┐
-//!                └─ no: one answer, 429          ├─► hyper (HTTP/1.1 alone) ─► gate ─► routes
+//! unix socket ─► its pod may call? its user has a place? ─── yes ──┐
+//!                └─ no: one answer, 403 or 429                     ├─► hyper (HTTP/1.1 alone) ─► gate ─► routes
 //! TCP ─► until the token is shown, the oldest ───┘
 //!        gives way to the newest
 //! ```
@@ -32,6 +32,7 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 use super::Peer;
 use super::body::ApiError;
 use super::socket::Socket;
+use crate::host::node_pods::NodePods;
 
 /// How long a connection beyond its user's bound may take to ask. Then it is told.
 const REFUSED_HEAD: Duration = Duration::from_secs(2);
@@ -58,16 +59,19 @@ impl Server {
         }
     }
 
-    /// Serves the unix socket until the future is dropped. `is_counted` says for which users connections are bounded.
+    /// Serves the unix socket until the future is dropped. `is_counted` says for which users connections are bounded, and
+    /// `pods` which pods of a cluster may call.
     pub async fn local(
         self,
         mut listener: UnixListener,
         socket: Socket,
         is_counted: impl Fn(u32) -> bool,
+        pods: Option<NodePods>,
     ) -> Infallible {
         let local = Local {
             server: self,
             is_counted,
+            pods,
             places: ConnLimit::of(MOST),
             refused: TcpConns::of(MOST),
         };
@@ -161,6 +165,7 @@ impl Server {
 struct Local<F> {
     server: Server,
     is_counted: F,
+    pods: Option<NodePods>,
     places: ConnLimit,
     /// Connections of users without a place. The oldest gives way to the newest, which asks at once.
     refused: TcpConns,
@@ -177,27 +182,35 @@ impl<F: Fn(u32) -> bool> Local<F> {
                     .and_then(|pid| u32::try_from(pid).ok())
                     .filter(|pid| *pid > 0),
             });
-        let uid = match peer {
-            Peer::Local { uid, .. } => uid,
-            _ => u32::MAX,
+        let (uid, pid) = match peer {
+            Peer::Local { uid, pid, .. } => (uid, pid),
+            _ => (u32::MAX, None),
         };
+        if let Some(pods) = &self.pods
+            && let Some(why) = pods.refusal(&stream, pid)
+        {
+            tracing::debug!(uid, "refused a connection: {why}");
+            return self.refuse(stream, outside(why));
+        }
         let place = match (self.is_counted)(uid) {
             false => None,
             true => match self.places.enter(uid) {
                 Some(place) => Some(place),
-                None => return self.refuse(stream, uid),
+                None => {
+                    tracing::debug!(uid, "refused a connection: the user has {MOST} open ones");
+                    return self.refuse(stream, too_many(uid));
+                }
             },
         };
         tokio::spawn(self.server.connection(stream, place, peer));
     }
 
-    /// Tells a client that its user has too many connections.
-    fn refuse(&self, stream: UnixStream, uid: u32) {
-        tracing::debug!(uid, "refused a connection: the user has {MOST} open ones");
+    /// Tells a client why it is not served.
+    fn refuse(&self, stream: UnixStream, why: Error) {
         let refused = self.refused.accept();
         tokio::spawn(async move {
             tokio::select! {
-                () = refuse(stream, uid) => {}
+                () = refuse(stream, why) => {}
                 () = refused.gives_way() => {}
             }
         });
@@ -205,9 +218,9 @@ impl<F: Fn(u32) -> bool> Local<F> {
 }
 
 /// Answers one request, after it was heard: some clients take an answer before it for an error.
-async fn refuse(stream: UnixStream, uid: u32) {
+async fn refuse(stream: UnixStream, why: Error) {
     let service = service_fn(async |_| {
-        let refusal: Response = ApiError::from(too_many(uid)).into_response();
+        let refusal: Response = ApiError::from(why.clone()).into_response();
         Ok::<_, Infallible>(refusal)
     });
     let _ = http1::Builder::new()
@@ -217,6 +230,13 @@ async fn refuse(stream: UnixStream, uid: u32) {
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service)
         .await;
+}
+
+/// The refusal of a process in a pod that is no node pod.
+fn outside(why: String) -> Error {
+    Error::new(ErrorCode::NotAllowed, format!("the daemon of this node does not serve the caller: {why}")).hint(
+        "use `divvy-k8s ps` with the rights of your kubeconfig; administrators use `kubectl exec` in the node pod",
+    )
 }
 
 fn too_many(uid: u32) -> Error {
@@ -324,6 +344,7 @@ mod tests {
         let local = Local {
             server: server(Duration::from_secs(5), Duration::from_secs(5)),
             is_counted: |_| true,
+            pods: None,
             places: ConnLimit::of(1),
             refused: TcpConns::of(1),
         };

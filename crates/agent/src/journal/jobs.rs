@@ -284,6 +284,13 @@ impl Store {
         read().map_err(sql("read the ended jobs"))
     }
 
+    /// The last claims that have ended, at most this many, oldest first.
+    pub fn ended_claims(&self, most: usize) -> Result<Vec<Job>, StoreError> {
+        let last = "id IN (SELECT id FROM job WHERE state = 'ended' AND runner = 'claim' \
+                           ORDER BY id DESC LIMIT ?1)";
+        jobs(&self.db, last, [most])
+    }
+
     pub fn job(&self, id: JobId) -> Result<Option<Job>, StoreError> {
         // Any number may be asked for; none beyond the database's integers was ever given.
         match i64::try_from(id.0) {

@@ -274,6 +274,7 @@ mod tests {
             preemption: Preemption::Off,
             detached: true,
             standby: true,
+            node_pod: Some("0f9a3c1e-5d0b-4a53-9a2e-2f1f6f0d7c11".into()),
             sim: Some("l4:1".into()),
             grace: Duration::from_secs(1),
             idle: Some(Idle {

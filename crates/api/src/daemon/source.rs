@@ -138,6 +138,7 @@ impl Source {
         let (mut options, flags) = (file, &self.flags);
         options.detached = flags.detached;
         options.standby = flags.standby;
+        options.node_pod.clone_from(&flags.node_pod);
         options.listen.system = flags.listen.system;
         if let Some(flags) = &flags.clearml {
             let clearml = options.clearml.get_or_insert_default();

@@ -305,11 +305,24 @@ async fn emit_due(plugin: &DraDriver) {
     }
 }
 
-/// An event on each pod that the claim is reserved for; on the claim where these are not known.
+/// An event of a claim that has been deleted.
+pub(super) async fn tell_pods(plugin: &DraDriver, held: &HeldClaim, reason: &str, text: String) {
+    tell(plugin, &ClaimRef::held(held), reason, text).await;
+}
+
 async fn tell_one(plugin: &DraDriver, claim: &ClaimRef, reason: Reason, text: String) {
+    tell(plugin, claim, reason.as_str(), text).await;
+}
+
+/// An event on each pod that the claim is reserved for, or was before it was deleted; on the claim where these are not
+/// known.
+async fn tell(plugin: &DraDriver, claim: &ClaimRef, reason: &str, text: String) {
     let found = plugin.claim_at_hand(&claim.namespace, &claim.name).await;
     let found = found.ok().flatten();
-    let pods = found.map_or_else(Vec::new, |found| pods(&found, &claim.uid));
+    let mut pods = found.map_or_else(Vec::new, |found| pods(&found, &claim.uid));
+    if pods.is_empty() {
+        pods = plugin.pods().known(&claim.uid);
+    }
     let about = |kind, name, uid| EventTarget {
         kind,
         namespace: &claim.namespace,
@@ -319,14 +332,12 @@ async fn tell_one(plugin: &DraDriver, claim: &ClaimRef, reason: Reason, text: St
     let events = plugin.events();
     if pods.is_empty() {
         let about = about(Kind::Claim, &claim.name, &claim.uid);
-        events.warn(about, reason.as_str(), "Enforce", text).await;
+        events.warn(about, reason, "Enforce", text).await;
         return;
     }
     for (name, uid) in &pods {
         let about = about(Kind::Pod, name, uid);
-        events
-            .warn(about, reason.as_str(), "Enforce", text.clone())
-            .await;
+        events.warn(about, reason, "Enforce", text.clone()).await;
     }
 }
 

@@ -57,6 +57,14 @@ impl Leadership {
         }
     }
 
+    /// Whether no driver of this node leads now. It creates no file.
+    pub fn is_vacant(&self) -> bool {
+        match self.attempt(false) {
+            Ok(lock) => lock.is_some(),
+            Err(LockError { source, .. }) => source.kind() == io::ErrorKind::NotFound,
+        }
+    }
+
     /// Waits until another driver leads, at most for `patience`; whether one does. It creates no file: an uninstall may
     /// have removed it.
     ///
@@ -110,8 +118,10 @@ mod tests {
     async fn one_driver_leads_and_the_next_one_after_it() {
         let folder = tempfile::tempdir().unwrap();
         let leadership = Leadership::of(&folder.path().join("plugins"));
+        assert!(leadership.is_vacant());
         let first = leadership.take().await.unwrap();
         assert!(leadership.take().now_or_never().is_none());
+        assert!(!leadership.is_vacant());
         assert!(
             leadership
                 .succeeded(Duration::from_millis(20))
@@ -119,6 +129,7 @@ mod tests {
                 .unwrap()
         );
         drop(first);
+        assert!(leadership.is_vacant());
         assert!(
             !leadership
                 .succeeded(Duration::from_millis(20))

@@ -9,7 +9,7 @@
 //! A claim has series while the daemon holds it. The driver learns the pods of a claim when kubelet prepares it and when
 //! the driver compares claims with the cluster: it has no right to read pods.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -30,33 +30,59 @@ const PATIENCE: Duration = Duration::from_secs(4);
 /// All scrapes within this time get the same page.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// The names of the pods of each claim, by the claim's uid.
+/// Most claims whose pods are known; the one noted longest ago goes first. A node runs 110 pods at a time (kubelet's default),
+/// and the others are claims that were released, for events about processes that they left.
+const MOST: usize = 1024;
+
+/// The pods of each claim, by the claim's uid.
 #[derive(Debug, Default)]
-pub struct PodNames(Mutex<BTreeMap<String, Vec<String>>>);
+pub struct PodNames(Mutex<KnownPods>);
+
+#[derive(Debug, Default)]
+struct KnownPods {
+    /// Name and uid of each pod, by name.
+    of_claims: BTreeMap<String, Vec<(String, String)>>,
+    /// The claims, oldest first.
+    order: VecDeque<String>,
+}
 
 impl PodNames {
     /// Notes the pods that a claim is reserved for now.
     pub fn note(&self, uid: &str, claim: &ResourceClaim) {
-        let names = pods(claim, uid).into_iter().map(|(name, _)| name);
-        let mut names: Vec<String> = names.collect();
-        names.sort_unstable();
-        self.lock().insert(uid.to_owned(), names);
+        let mut pods = pods(claim, uid);
+        pods.sort_unstable();
+        let mut known = self.lock();
+        known.of_claims.insert(uid.to_owned(), pods);
+        // A held claim is noted once a minute, and so stays.
+        known.order.retain(|one| one != uid);
+        known.order.push_back(uid.to_owned());
+        if known.order.len() > MOST
+            && let Some(oldest) = known.order.pop_front()
+        {
+            known.of_claims.remove(&oldest);
+        }
     }
 
-    /// The pods of each of these claims, and its labels. What is known of any other claim is forgotten.
+    /// Name and uid of the pods that a claim was last reserved for.
+    pub fn known(&self, uid: &str) -> Vec<(String, String)> {
+        self.lock().of_claims.get(uid).cloned().unwrap_or_default()
+    }
+
+    /// The pods of each of these claims, and its labels.
     fn of(&self, held: &[HeldClaim]) -> Vec<ClaimPods> {
-        let mut known = self.lock();
-        let uids: BTreeSet<&str> = held.iter().map(|held| &*held.uid).collect();
-        known.retain(|uid, _| uids.contains(&**uid));
         let claims = held.iter().map(|held| ClaimPods {
             namespace: held.namespace.clone(),
             claim: held.name.clone(),
-            pods: known.get(&held.uid).cloned().unwrap_or_default(),
+            pods: self
+                .known(&held.uid)
+                .into_iter()
+                .map(|(name, _)| name)
+                .collect(),
         });
         claims.collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Vec<String>>> {
+    fn lock(&self) -> MutexGuard<'_, KnownPods> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -157,13 +183,15 @@ mod tests {
     }
 
     #[test]
-    fn series_of_pods_have_a_bound_for_each_claim_and_go_with_the_claim() {
+    fn the_pods_of_claims_have_a_bound_in_number_and_for_each_claim() {
         let names = PodNames::default();
         let many: Vec<String> = (0..256).map(|pod| format!("pod-{pod}")).collect();
         names.note("a", &claim("a", &many));
         assert_eq!(names.of(&[held("a")])[0].pods.len(), 16);
-        names.note("gone", &claim("gone", &many));
-        names.of(&[held("a")]);
-        assert_eq!(names.lock().len(), 1);
+        for one in 0..2 * MOST {
+            names.note(&one.to_string(), &claim(&one.to_string(), &[]));
+        }
+        assert_eq!(names.lock().of_claims.len(), MOST);
+        assert_eq!(names.known("a"), [], "the oldest one is forgotten");
     }
 }

@@ -15,6 +15,7 @@ use tokio::time::sleep;
 
 use crate::node::allocation;
 use crate::node::events::{EventTarget, Kind};
+use crate::node::incidents;
 use crate::node::plugin::DraDriver;
 
 /// Between two comparisons: nothing waits for them but what is leaked.
@@ -108,38 +109,36 @@ async fn look_into(plugin: &DraDriver, held: &HeldClaim) {
     };
     // As it is now: a process may have come since.
     let now = plugin.agent().held().await.unwrap_or_default();
-    let Some(processes) = now
-        .iter()
-        .find(|now| now.uid == *uid)
-        .map(|now| now.processes)
-    else {
+    let Some(now_held) = now.iter().find(|now| now.uid == *uid) else {
         return;
     };
+    let processes = now_held.processes;
     let about = EventTarget {
         kind: Kind::Claim,
         namespace,
         name,
         uid,
     };
-    let (reason, note) = match processes {
-        0 => match plugin.agent().release(uid).await {
-            Ok(()) => (
-                "LeakReleased",
-                format!(
-                    "released the claim's allocation on this node: {leak}, and no process uses the allocation"
-                ),
-            ),
-            Err(error) => {
-                tracing::warn!("cannot release claim {namespace}/{name}: {error}");
-                return;
-            }
-        },
-        some => (
-            "LeakInUse",
-            format!("{leak}, but {some} processes still use its allocation on this node"),
-        ),
-    };
-    plugin.events().warn(about, reason, "Reconcile", note).await;
+    // Also with processes: neither the scheduler nor a quota counts their memory any more.
+    if let Err(error) = plugin.agent().release(uid).await {
+        tracing::warn!("cannot release claim {namespace}/{name}: {error}");
+        return;
+    }
+    if processes > 0 {
+        let note = format!(
+            "{leak}, but {processes} processes use its allocation on this node: they get no more GPU memory, and the \
+             daemon kills those that still run after its grace period"
+        );
+        incidents::tell_pods(plugin, now_held, "LeakInUse", note).await;
+        return;
+    }
+    let note = format!(
+        "released the claim's allocation on this node: {leak}, and no process uses the allocation"
+    );
+    plugin
+        .events()
+        .warn(about, "LeakReleased", "Reconcile", note)
+        .await;
 }
 
 #[cfg(test)]

@@ -126,6 +126,16 @@ fn taint(health: Health) -> Option<DeviceTaint> {
     })
 }
 
+/// Kubelet knows no driver for the device: a pod that is placed there waits for kubelet's next try.
+pub(super) fn unregistered() -> DeviceTaint {
+    DeviceTaint {
+        key: format!("{DRIVER}/unregistered"),
+        value: None,
+        effect: "NoSchedule".to_owned(),
+        time_added: None,
+    }
+}
+
 fn add(device: &mut Device, name: &str, value: DeviceAttribute) {
     let attributes = device.attributes.get_or_insert_with(BTreeMap::new);
     attributes.insert(name.to_owned(), value);

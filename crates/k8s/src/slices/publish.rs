@@ -29,6 +29,7 @@ use tokio::time::{Instant, sleep_until};
 
 use backoff::Backoff;
 
+use super::device::unregistered;
 use super::diff::is_ours;
 use super::offer::{Gpu, Withheld, gpus};
 use super::{Node, Pool, SliceChange, Taints, pool, steps};
@@ -195,6 +196,29 @@ impl Publisher {
             }
         }
         Ok(None)
+    }
+
+    /// Keeps new pods from the devices of this node. The next publication takes this back.
+    ///
+    /// # Errors
+    /// The API server does not respond, or denies it.
+    pub async fn suspend(&self) -> Result<(), PublishError> {
+        for mut slice in self.list().await? {
+            for device in slice.spec.devices.iter_mut().flatten() {
+                let taints = device.taints.get_or_insert_default();
+                let unregistered = unregistered();
+                if !taints.iter().any(|taint| taint.key == unregistered.key) {
+                    taints.push(unregistered);
+                }
+            }
+            let name = name(&slice);
+            let written = self
+                .slices
+                .replace(&name, &PostParams::default(), &slice)
+                .await;
+            written.map_err(|source| PublishError::Write { name, source })?;
+        }
+        Ok(())
     }
 
     /// Takes back everything of this node.

@@ -126,7 +126,8 @@ struct Published<'s> {
     profile: Option<&'s str>,
     start: Option<i64>,
     memory: Option<u64>,
-    taints: Vec<&'s str>,
+    /// `KEY:EFFECT`.
+    taints: Vec<String>,
 }
 
 type Devices<'s> = BTreeMap<(&'s str, &'s str), Published<'s>>;
@@ -157,7 +158,9 @@ fn published(device: &Device) -> Published<'_> {
         profile: text("profile"),
         start: number("start"),
         memory: memory.map(|memory| memory.get()),
-        taints: taints.map(|taint| taint.effect.as_str()).collect(),
+        taints: taints
+            .map(|taint| format!("{}:{}", taint.key, taint.effect))
+            .collect(),
     }
 }
 
@@ -231,9 +234,9 @@ pub fn gpus(found: &Allocations<'_>) -> Vec<ClusterGpu> {
         if device.kind == Some(FRACTION) {
             gpu.memory_bytes = device.memory;
         }
-        if let Some(effect) = device.taints.first() {
+        if let Some(taint) = device.taints.first() {
             gpu.healthy = false;
-            gpu.problem = Some(format!("taint gpu.divvy.dev/unhealthy:{effect}"));
+            gpu.problem = Some(format!("taint {taint}"));
         }
     }
     for claim in claims {

@@ -1,4 +1,5 @@
-//! The chart's policy on pods with claims, evaluated on each setting with which a pod could try to pass its limit.
+//! The chart's policies on pods, evaluated on each setting with which a pod could try to pass its limit or to reach
+//! Divvy's daemon.
 //!
 //! `attacks/cases.yaml` has the settings and the texts of their refusal; `kube` puts the same cases to a real API server.
 
@@ -107,8 +108,12 @@ fn evaluate(expression: &str, context: &cel::Context<'_, '_>) -> cel::Value {
 }
 
 fn policy(chart: &Chart) -> Policy<'_> {
-    let found = chart.find("ValidatingAdmissionPolicy", None, "divvy-pods");
-    Policy(&found.expect("the chart has one")["spec"])
+    named(chart, "divvy-pods")
+}
+
+fn named<'a>(chart: &'a Chart, name: &str) -> Policy<'a> {
+    let found = chart.find("ValidatingAdmissionPolicy", None, name);
+    Policy(&found.expect("the chart has it")["spec"])
 }
 
 fn request(case: &Case) -> Value {
@@ -154,6 +159,141 @@ fn pods_without_claims_and_changes_of_older_pods_are_not_looked_at() {
         let spec = pod["spec"].as_object_mut().unwrap();
         spec.remove("resourceClaims");
         assert_eq!(policy.refusals(&pod, &request(case)), None, "{}", case.case);
+    }
+}
+
+/// The scheduler makes the claim of such a pod, so its author writes none.
+#[test]
+fn pods_with_extended_resources_are_checked_as_pods_with_claims_are() {
+    let Some(chart) = render::chart(&[]) else {
+        return;
+    };
+    let policy = policy(&chart);
+    let mig = json!({ "nvidia.com/mig-1g.10gb": "1" });
+    for case in cases() {
+        let refused = policy.refusals(&pod(&case), &request(&case)).unwrap();
+        for kind in ["limits", "requests"] {
+            let mut pod = pod(&case);
+            pod["spec"]
+                .as_object_mut()
+                .unwrap()
+                .remove("resourceClaims");
+            pod["spec"]["containers"][0]["resources"] = json!({ kind: mig });
+            let said = policy.refusals(&pod, &request(&case));
+            assert_eq!(said.as_ref(), Some(&refused), "{} {kind}", case.case);
+            // The same in an init container alone.
+            let container = pod["spec"]["containers"][0].as_object_mut().unwrap();
+            container.remove("resources");
+            let init = json!({ "name": "first", "image": "x", "resources": { kind: mig } });
+            let mut all = pod["spec"]["initContainers"]
+                .as_array()
+                .cloned()
+                .unwrap_or_default();
+            all.push(init);
+            pod["spec"]["initContainers"] = json!(all);
+            let said = policy.refusals(&pod, &request(&case));
+            assert_eq!(said.as_ref(), Some(&refused), "{} {kind}", case.case);
+        }
+    }
+}
+
+fn with_host_path(path: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "attack" },
+        "spec": {
+            "containers": [{ "name": "c", "image": "x" }],
+            "volumes": [
+                { "name": "empty", "emptyDir": {} },
+                { "name": "host", "hostPath": { "path": path } },
+            ],
+        },
+    })
+}
+
+#[test]
+fn no_pod_mounts_the_folders_of_the_nodes_daemon_however_it_writes_the_path() {
+    let Some(chart) = render::chart(&[]) else {
+        return;
+    };
+    let policy = named(&chart, "divvy-folders");
+    let create = json!({ "operation": "CREATE", "subResource": "", "namespace": "team" });
+    let refused = |path: &str| {
+        let said = policy.refusals(&with_host_path(path), &create);
+        !said.expect("it looks at host paths").is_empty()
+    };
+    for path in [
+        "/",
+        "//",
+        "/.",
+        "/run",
+        "/run/",
+        "/run//",
+        "/run/.",
+        "/run/divvy",
+        "/run/divvy/",
+        "/run//divvy",
+        "/./run/./divvy/.",
+        "/run/divvy/divvy.sock",
+        "run/divvy",
+        "/var",
+        "/var/run",
+        "/var/run/divvy",
+        "/var/lib",
+        "/var/lib/",
+        "/var/lib/divvy",
+        "/var/lib/divvy/node",
+        "/var//lib/./divvy/",
+        "/run/divvy/..",
+        "/run/cdi",
+        "/var/run/cdi/divvy.json",
+        "/var/lib/kubelet",
+        "/var/lib/kubelet/plugins/gpu.divvy.dev",
+        "/var/lib/kubelet/plugins_registry",
+        "/proc",
+        "/proc/1/root/run/divvy",
+        "/sys",
+        "/sys/fs/cgroup",
+    ] {
+        assert!(refused(path), "{path}");
+    }
+    for path in [
+        "/dev/shm",
+        "/data",
+        "/data/run/divvy",
+        "/runs",
+        "/run/divvy2",
+        "/var/lib/divvy-data",
+        "/var/lib/kubelet/pods",
+        "/var/log",
+        "/data/x..y",
+        "/procedures",
+        "/sys/class",
+    ] {
+        assert!(!refused(path), "{path}");
+    }
+    // The node pods themselves, and pods without a host path.
+    let own = json!({ "operation": "CREATE", "subResource": "", "namespace": "divvy-system" });
+    assert_eq!(policy.refusals(&with_host_path("/run/divvy"), &own), None);
+    let mut without = with_host_path("/run/divvy");
+    without["spec"]["volumes"].as_array_mut().unwrap().pop();
+    assert_eq!(policy.refusals(&without, &create), None);
+}
+
+/// As the user `edit` of a namespace made it on a real cluster: administrator of the node's daemon.
+#[test]
+fn a_pod_with_a_mig_limit_and_the_daemons_folder_is_refused_by_both_policies() {
+    let Some(chart) = render::chart(&[]) else {
+        return;
+    };
+    let mut pod = with_host_path("/run/divvy");
+    pod["spec"]["containers"][0] = json!({
+        "name": "c", "image": "x", "securityContext": { "privileged": true },
+        "resources": { "limits": { "nvidia.com/mig-1g.10gb": 1 } },
+    });
+    let create = json!({ "operation": "CREATE", "subResource": "", "namespace": "team" });
+    for name in ["divvy-pods", "divvy-folders"] {
+        let said = named(&chart, name).refusals(&pod, &create);
+        assert!(said.is_some_and(|said| !said.is_empty()), "{name}");
     }
 }
 

@@ -147,8 +147,10 @@ const OBJECTS: &[&str] = &[
     "ServiceAccount divvy-node",
     "ServiceAccount divvy-uninstall-finish",
     "ServiceAccount divvy-uninstall-prepare",
+    "ValidatingAdmissionPolicy divvy-folders",
     "ValidatingAdmissionPolicy divvy-pods",
     "ValidatingAdmissionPolicy divvy-slices",
+    "ValidatingAdmissionPolicyBinding divvy-folders",
     "ValidatingAdmissionPolicyBinding divvy-pods",
     "ValidatingAdmissionPolicyBinding divvy-slices",
 ];
@@ -273,7 +275,12 @@ fn an_update_starts_the_new_pod_first_where_kubelet_can_have_two() {
 #[test]
 fn the_agent_gives_gpus_to_claims_alone_unless_a_value_opens_the_node() {
     let open = ["--set", "node.agent.claimsOnly=false"];
-    for (values, expected) in [(&[][..], &["--claims-only"][..]), (&open[..], &[][..])] {
+    // The pod's uid, as the daemon serves no other pod.
+    let pod = "--node-pod=$(POD_UID)";
+    for (values, expected) in [
+        (&[][..], &[pod, "--claims-only"][..]),
+        (&open[..], &[pod][..]),
+    ] {
         let Some(chart) = chart(values) else { return };
         let mut objects = chart.objects.iter();
         let node = objects.find(|object| object["kind"] == "DaemonSet");
@@ -714,10 +721,16 @@ fn the_controller_may_list_every_kind_of_workload() {
 }
 
 #[test]
-fn the_policy_on_pods_covers_the_served_namespaces_only() {
+fn the_policies_on_pods_cover_the_served_namespaces_only() {
     let Some(chart) = chart(&[]) else { return };
+    for name in ["divvy-pods", "divvy-folders"] {
+        covers_served_namespaces(&chart, name);
+    }
+}
+
+fn covers_served_namespaces(chart: &Chart, name: &str) {
     let spec = |kind: &str| {
-        let found = chart.find(kind, None, "divvy-pods");
+        let found = chart.find(kind, None, name);
         &found.expect("the chart has one")["spec"]
     };
     let constraints = &spec("ValidatingAdmissionPolicy")["matchConstraints"];

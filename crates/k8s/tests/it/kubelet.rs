@@ -4,6 +4,7 @@
 
 use crate::apiserver;
 mod away;
+mod callers;
 mod claims;
 mod crash;
 mod fake;

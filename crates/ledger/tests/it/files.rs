@@ -10,8 +10,8 @@ use std::process::Command;
 
 use common::{Child, Place};
 use divvy_ledger::{
-    Control, CreateError, Damage, Field, GpuSpec, Listed, Numbering, OpenError, SharingMode, Slice,
-    SliceSpec, boot_time_ns,
+    Control, CreateError, Damage, Field, GpuSpec, Listed, Numbering, OpenError, Reader,
+    SharingMode, Slice, SliceSpec, boot_time_ns,
 };
 use divvy_testkit::Bounded as _;
 use proptest::prelude::*;
@@ -270,6 +270,7 @@ fn a_slice_is_written_and_read_back_whole() {
         generation: u64::MAX,
         mode: SharingMode::Strict,
         numbering: Numbering::Slice,
+        closed: false,
         gpus: (0..16).map(gpu).collect(),
     };
     let folder = dir.path().join("a/b");
@@ -314,6 +315,7 @@ fn decided() -> (tempfile::TempDir, Control, SliceSpec) {
         generation: 3,
         mode: SharingMode::Strict,
         numbering: Numbering::Slice,
+        closed: false,
         gpus: vec![gpu(0), gpu(1)],
     };
     let control = Control::create(dir.path(), &spec).unwrap();
@@ -560,11 +562,64 @@ fn a_slice_that_was_released_under_its_users_grants_nothing_more() {
     let broken = Broken::new();
     let slot = broken.place.slice().join().unwrap();
     let control = Control::open_writable(broken.place.dir.path()).unwrap();
-    control.end();
+    control.close();
     fs::remove_dir_all(broken.place.dir.path()).unwrap();
     let path = broken.path("slots");
     assert_eq!(until_damaged(&slot), Damage::Removed { path });
     assert_eq!(slot.reserve(0, 1).unwrap_err().limit, 0);
+}
+
+/// A process that starts in a container after the release opens the files by their mount, and allocates within the
+/// interval of its looks at them.
+#[test]
+fn a_closed_slice_grants_nothing_to_processes_that_have_joined_or_join_later() {
+    let broken = Broken::new();
+    let slice = broken.place.slice();
+    let before = slice.join().unwrap();
+    before.reserve(0, 60).unwrap().commit();
+    let control = Control::open_writable(broken.place.dir.path()).unwrap();
+    control.close();
+    let reader = Reader::open(broken.place.dir.path()).unwrap();
+    assert!(reader.read().unwrap().spec().closed);
+    assert_eq!(before.reserve(0, 1).unwrap_err().limit, 0);
+    assert!(slice.has_reservations(&reader.read().unwrap()).unwrap());
+    let mounted = ["control", "slots"].map(|name| fs::File::open(broken.path(name)).unwrap());
+    fs::remove_dir_all(broken.place.dir.path()).unwrap();
+    let folder = divvy_ledger::kept::folder(std::process::id(), "");
+    let folder = folder.join(broken.place.dir.path().file_name().unwrap());
+    let later = Slice::open(&folder).unwrap().join().unwrap();
+    assert_eq!(later.reserve(0, 1).unwrap_err().limit, 0);
+    assert_eq!(later.charge_overhead(0).unwrap_err().limit, 0);
+    drop(mounted);
+    // What was charged before is given back as ever.
+    before.release(0, 60);
+    let left = reader.read().unwrap();
+    assert_eq!(left.usage(0).charged, 0);
+    assert!(!slice.has_reservations(&left).unwrap());
+}
+
+/// The daemon closes the slice, and then looks for reserved bytes.
+#[test]
+fn a_reservation_that_races_with_the_close_is_refused_or_seen_by_the_daemon() {
+    for _ in 0..300 {
+        let broken = Broken::new();
+        let slice = broken.place.slice();
+        let control = Control::open_writable(broken.place.dir.path()).unwrap();
+        let slot = slice.join().unwrap();
+        let start = std::sync::Barrier::new(2);
+        let (is_granted, is_seen) = std::thread::scope(|scope| {
+            let reserving = scope.spawn(|| {
+                start.wait();
+                slot.reserve(0, 60).map(divvy_ledger::Hold::commit).is_ok()
+            });
+            start.wait();
+            control.close();
+            let seen = slice.has_reservations(&slice.read().unwrap()).unwrap();
+            (reserving.join().unwrap(), seen)
+        });
+        assert!(!is_granted || is_seen);
+        assert!(slot.reserve(0, 1).is_err());
+    }
 }
 
 /// As at a logout, which removes names alone.

@@ -76,7 +76,7 @@ fn cut_short_while_in_use() {
 /// As the daemon does at a job's end.
 fn release(rig: &Rig) {
     let control = divvy_ledger::Control::open_writable(&rig.slice_folder());
-    control.expect("a slice").end();
+    control.expect("a slice").close();
     std::fs::remove_dir_all(rig.slice_folder()).expect("ours");
 }
 

@@ -74,3 +74,13 @@ helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
 {{- $pieces := ternary (list "node" "controller" "reconciler") (list "controller" "reconciler") .Values.node.enabled }}
 {{- ternary (append $pieces "extender") $pieces .Values.extender.enabled | toYaml }}
 {{- end }}
+
+{{- /* An expression for the paths of a folder, of what is below it and of the folders above it. `//` and `/./` mean `/`. */}}
+{{- define "divvy.folderPattern" -}}
+{{- $below := "(/.*)?" }}
+{{- range $at, $part := trimPrefix "/" . | splitList "/" | reverse }}
+{{- $separator := ternary "[./]*" "(/+[.])*/+" (eq $at (sub (len (trimPrefix "/" $ | splitList "/")) 1 | int)) }}
+{{- $below = printf "(%s%s%s)?" $separator (replace "." "[.]" $part) $below }}
+{{- end }}
+{{- printf "^%s(/+[.])*/*$" $below }}
+{{- end }}

@@ -26,7 +26,11 @@ impl Node {
         write_program(&node.at("image/bin/divvy"), "#!/bin/sh\necho \"$0 $*\"\n");
         write_program(
             &node.at("path/nsenter"),
-            "#!/bin/sh\n[ \"$1 $2 $3 $4\" = \"--target 1 --mount --\" ] || exit 9\nshift 4\nexec \"$@\"\n",
+            format!(
+                "#!/bin/sh\n[ \"$1 $2 $3 $4\" = \"--target 1 --mount --\" ] || exit 9\nshift 4\n\
+                 [ \"$1\" != grep ] || exec grep \"$2\" \"$3\" {}\nexec \"$@\"\n",
+                node.at("cdi").display()
+            ),
         );
         fs::write(node.at("image/lib/divvy/limiter.so"), "one").expect("written");
         node
@@ -114,7 +118,82 @@ fn the_same_programs_are_copied_once_and_others_beside_them() {
     assert_eq!(kept.expect("there"), "still mounted");
     fs::write(node.at("image/lib/divvy/limiter.so"), "two").expect("written");
     assert_ne!(node.place(), first);
-    assert_eq!(node.places(), 2, "slices may have the first one mounted");
+    assert_eq!(
+        node.places(),
+        2,
+        "a daemon may be about to run the first one"
+    );
+}
+
+/// Versions of the programs that no node pod has started for an hour.
+fn old_versions<const N: usize>(node: &Node) -> [PathBuf; N] {
+    let old = std::array::from_fn(|version| {
+        let text = format!("limiter {version}");
+        fs::write(node.at("image/lib/divvy/limiter.so"), text).expect("written");
+        node.place()
+    });
+    for place in &old {
+        let touched = Command::new("touch")
+            .args(["-d", "1 hour ago"])
+            .arg(place)
+            .wait_bounded();
+        assert!(touched.expect("touch is there").success());
+    }
+    fs::write(node.at("image/lib/divvy/limiter.so"), "new").expect("written");
+    old
+}
+
+#[test]
+fn versions_that_no_claim_names_and_no_process_runs_are_removed() {
+    let node = Node::new();
+    let [unused, named, run, mounted] = old_versions(&node);
+    // As kubelet restarts a container of a prepared claim.
+    let cdi = format!(
+        "{{\"hostPath\": \"{}/lib/divvy/limiter.so\"}}",
+        named.display()
+    );
+    fs::create_dir(node.at("cdi")).expect("made");
+    fs::write(node.at("cdi/claim.json"), cdi).expect("written");
+    fs::copy("/bin/sleep", run.join("bin/sleep")).expect("copied");
+    let mut daemon = Command::new(run.join("bin/sleep"))
+        .arg("60")
+        .spawn()
+        .expect("it runs");
+    let mut container = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c"])
+        .arg("mount --bind \"$0\" \"$0\" && echo mounted && exec sleep 60")
+        .arg(mounted.join("lib"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("unshare is there");
+    let mut line = String::new();
+    let stdout = container.stdout.take().expect("it is a pipe");
+    BufReader::new(stdout)
+        .read_line(&mut line)
+        .expect("it says so");
+    let has_mounted = line == "mounted\n";
+    let new = node.place();
+    for child in [&mut daemon, &mut container] {
+        child.kill().expect("it is ours");
+        child.wait_bounded().expect("it ends");
+    }
+    assert!(!unused.exists());
+    assert!(named.exists() && run.exists() && new.exists());
+    // A machine may refuse new user namespaces.
+    assert!(mounted.exists() || !has_mounted);
+    // Later no process and no claim has one of them.
+    fs::remove_file(node.at("cdi/claim.json")).expect("it is there");
+    assert_eq!(node.place(), new);
+    assert_eq!(node.places(), 1);
+}
+
+#[test]
+fn a_removal_that_was_cut_off_leaves_no_version_for_a_daemon_to_run() {
+    let node = Node::new();
+    let [old] = old_versions(&node);
+    fs::create_dir_all(node.at("state/node/.old/bin")).expect("made");
+    node.place();
+    assert!(!old.exists() && !node.at("state/node/.old").exists());
 }
 
 #[test]

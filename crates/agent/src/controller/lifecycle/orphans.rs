@@ -1,6 +1,10 @@
 //! Orphans: processes that outlive their job's run. The slice stays allocated until the last of them is gone, but not
 //! for ever.
 //!
+//! The daemon closes the slice before it looks for them, so that no process reserves memory after the look. A process
+//! that has reserved some may be about to call the driver, which does not list it yet: the daemon waits for it as for
+//! an orphan.
+//!
 //! A job writes its ledger slots itself. It could name any process there, and could have any process of its user map
 //! the slice. So the daemon waits for orphans for the grace period of a stop. Then it kills the processes that the
 //! driver lists, and the processes of the job's user that have the slice mapped. A process of another user that has
@@ -21,6 +25,7 @@ use crate::controller::observe;
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::mig::is_divided;
 use crate::controller::state::{GpuState, Jobs};
+use crate::gpu::slice::HeldSlice;
 use crate::host::clock::Instant;
 use crate::host::process::{Process, proc_path};
 use crate::journal::StoreError;
@@ -38,9 +43,13 @@ pub(in crate::controller) fn has_orphans(
     let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(false);
     };
+    if let Some(placed) = active.placed_mut() {
+        placed.close();
+    }
     let holders = holders(active);
     // Only the driver's list shows processes in a MIG instance.
-    let may_have = is_not_seen && active.is_launched() && is_divided(active.job.state.grants());
+    let is_hidden = is_not_seen && active.is_launched() && is_divided(active.job.state.grants());
+    let may_have = is_hidden || active.slice().is_some_and(HeldSlice::has_reservations);
     let Some(placed) = active.placed_mut() else {
         return Ok(false);
     };

@@ -6,7 +6,7 @@ use std::os::unix::fs::fchown;
 
 use divvy_api::home::Home;
 use divvy_api::v1::Runner;
-use divvy_core::{Bytes, Grant, JobId};
+use divvy_core::{Bytes, Grant, JobId, JobState};
 use divvy_ledger::{CreateError, Numbering, OpenError};
 use rustix::io::Errno;
 
@@ -394,6 +394,7 @@ pub(in crate::controller) fn slice_layout<'a>(
         generation: u64::from(job.attempt),
         compute: job.compute(),
         numbering: numbering(job),
+        closed: matches!(job.state, JobState::Stopping { .. }) && job.claim().is_some(),
         grants: job.state.grants(),
         overheads,
     }

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use super::*;
 use crate::gpu::slice::GrantedSlice;
-use crate::gpu::watched_jobs::{SliceLedger, WatchedJob};
+use crate::gpu::watched_jobs::{MOST_RELEASED, SliceLedger, WatchedJob};
 use crate::host::cgroup::{self, Cgroup};
 use crate::host::process::evidence::KnownFile;
 
@@ -209,6 +209,75 @@ fn a_process_without_its_claims_mounts_is_known_by_the_group_of_its_pod() {
     assert_eq!(kinship(kin.lookup(other, NOW, &roster)), Ownership::None);
     drop(tree);
     Cgroup::at(group).remove();
+}
+
+#[test]
+fn a_process_in_the_control_group_of_a_released_claim_is_known_and_is_no_jobs() {
+    let uid = format!("1f9a3c1e-5d0b-4a53-9a2e-{:012x}", std::process::id());
+    let Some(group) = group(&format!("pod{uid}")) else {
+        eprintln!("SKIPPED: no control groups here");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let tree = Tree::of(&CHILD.repeat(2), 2);
+    std::fs::write(group.join("cgroup.procs"), tree.pids[0].to_string()).unwrap();
+    let mut roster = WatchedJobs::default();
+    let mut kin = Attribution::default();
+    let left = tree.pids[0];
+    assert_eq!(kinship(kin.lookup(left, NOW, &roster)), Ownership::None);
+    let mut claim = entry(&folder, "3", Vec::new());
+    claim.pods = vec![uid.clone()];
+    roster.register(JobId(3), claim.clone());
+    roster.unregister(JobId(3));
+    let released = Ownership::Released(JobId(3));
+    assert_eq!(kinship(kin.lookup(left, NOW, &roster)), released);
+    assert_eq!(released.job(), None);
+    assert_eq!(
+        kinship(kin.lookup(tree.pids[1], NOW, &roster)),
+        Ownership::None
+    );
+    // The pod has another claim: the process is that claim's.
+    roster.register(JobId(4), claim);
+    let ours = Ownership::Descendant(JobId(4));
+    assert_eq!(kinship(kin.lookup(left, NOW, &roster)), ours);
+    roster.unregister(JobId(4));
+    assert!(roster.is_released(JobId(4)));
+    // A restarted daemon reads the released claims from its journal.
+    let (mut roster, mut kin) = (WatchedJobs::default(), Attribution::default());
+    roster.add_released(JobId(3), None, vec![uid]);
+    assert_eq!(kinship(kin.lookup(left, NOW, &roster)), released);
+    drop(tree);
+    Cgroup::at(group).remove();
+}
+
+#[test]
+fn a_released_control_group_is_known_until_it_is_removed_and_their_number_has_a_bound() {
+    let Some(group) = group(&format!("released-{}", std::process::id())) else {
+        eprintln!("SKIPPED: no control groups here");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let mut roster = WatchedJobs::default();
+    let mut job = entry(&folder, "3", Vec::new());
+    job.cgroup = Some(group.clone());
+    roster.register(JobId(3), job);
+    roster.unregister(JobId(3));
+    let below = group.join("below");
+    assert_eq!(roster.released_job(Some(&below), ""), Some(JobId(3)));
+    Cgroup::at(&group).remove();
+    assert_eq!(roster.released_job(Some(&below), ""), None);
+    std::fs::create_dir(&group).unwrap();
+    assert_eq!(
+        roster.released_job(Some(&below), ""),
+        None,
+        "it is another group"
+    );
+    Cgroup::at(&group).remove();
+    for id in 0..2 * MOST_RELEASED as u64 {
+        roster.add_released(JobId(id), None, vec!["pod".to_owned()]);
+    }
+    assert!(!roster.is_released(JobId(MOST_RELEASED as u64 - 1)));
+    assert!(roster.is_released(JobId(MOST_RELEASED as u64)));
 }
 
 #[test]

@@ -115,6 +115,7 @@ async fn a_daemon_that_dies_at_any_step_releases_a_slice_whose_process_has_ended
         "claim.cdi",
         "claim.lent",
         "claim.released",
+        "claim.closed",
         "claim.freed",
     ] {
         let mut home = machine("a100-80gb:1", "");

@@ -79,12 +79,27 @@ impl Machine {
 
     /// Starts a daemon over these GPUs, with these variables besides; returns once it takes connections.
     pub async fn daemon(&self, gpus: &str, env: &[(&str, &str)]) -> Program {
+        self.daemon_with(gpus, &[], env).await
+    }
+
+    /// The same with these flags besides.
+    pub async fn daemon_with(&self, gpus: &str, flags: &[&str], env: &[(&str, &str)]) -> Program {
         let home = self.path().join("home");
         fs::create_dir_all(&home).unwrap();
         let mut command = Command::new(programs::folder().join("divvy"));
         command
-            .args(["daemon", "--sim", gpus, "--cdi-dir"])
+            .args([
+                "daemon",
+                "--sim",
+                gpus,
+                "--grace",
+                "1s",
+                "--on-bypass",
+                "kill",
+                "--cdi-dir",
+            ])
             .arg(self.cdi_dir())
+            .args(flags)
             .env("DIVVY_HOME", &home)
             .envs(env.iter().copied());
         let mut daemon = self.start(command, DAEMON_LOG);

@@ -83,6 +83,49 @@ async fn slices_that_kubelet_wiped_are_published_again() {
     assert_eq!(node.devices().await, before);
 }
 
+/// The keys of the taints of all published devices.
+fn taints(node: &Node) -> Vec<String> {
+    let slices = node.api.look(|view| view.all("resourceslices"));
+    let devices = slices
+        .iter()
+        .filter_map(|slice| slice["spec"]["devices"].as_array());
+    let taints = devices
+        .flatten()
+        .filter_map(|device| device["taints"].as_array());
+    let keys = taints.flatten().map(|taint| {
+        let [key, effect] = ["key", "effect"].map(|field| taint[field].as_str().unwrap());
+        format!("{key}:{effect}")
+    });
+    keys.collect()
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn devices_are_tainted_while_kubelet_knows_no_driver_of_the_node() {
+    let (mut node, _driver) = Node::served("a100-80gb:2").await;
+    assert_eq!(node.devices().await.len(), 2);
+    assert_eq!(taints(&node), [""; 0]);
+    // A power cut: no driver has told the cluster anything.
+    node.kill_driver();
+    assert_eq!(taints(&node), [""; 0]);
+    let unregistered = ["gpu.divvy.dev/unregistered:NoSchedule"; 2];
+    node.start_driver(&node.machine.agent_socket());
+    let is_tainted = async || (taints(&node) == unregistered).then_some(());
+    until("a starting driver taints the devices", is_tainted).await;
+    node.kubelet.driver().await;
+    until("the registered driver takes the taint back", async || {
+        taints(&node).is_empty().then_some(())
+    })
+    .await;
+    assert!(node.stop_driver().await.success());
+    assert_eq!(taints(&node), unregistered, "it has no successor");
+    node.start_driver(&node.machine.agent_socket());
+    node.kubelet.driver().await;
+    until("the next driver takes the taint back", async || {
+        taints(&node).is_empty().then_some(())
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "current_thread")]
 async fn a_clean_end_takes_the_sockets_away_and_leaves_what_is_held() {
     let (mut node, driver) = Node::served("a100-80gb:1").await;
