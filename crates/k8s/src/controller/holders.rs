@@ -21,8 +21,9 @@ use crate::inject::{CLAIM_TEMPLATES, recorded_claims};
 use crate::pod_request::Size;
 use crate::workload::{WORKLOADS, Workload};
 
-/// How long a kind that the cluster does not have, or does not let us read, is left alone.
-const ABSENT: Duration = Duration::from_secs(60);
+/// How long a kind that the cluster does not have, or does not let us read, is left alone. A cluster without the six kinds
+/// of operators costs two calls a minute so. A template that a new kind needs lives for an hour without any pod.
+const ABSENT: Duration = Duration::from_secs(300);
 
 /// Until a failed list or watch is tried again.
 const RETRY: Duration = Duration::from_secs(5);
