@@ -381,6 +381,7 @@ impl Shutdown {
         ),
         calls: &CallCount,
     ) -> Result<(), NodeError> {
+        let (taken, mut is_taken) = watch::channel(false);
         let leads = async {
             let lock = match alone {
                 Some(lock) => lock,
@@ -390,9 +391,15 @@ impl Shutdown {
                     self.leadership.take().await?
                 }
             };
+            taken.send_replace(true);
             lead.await;
             drop(lock);
             Ok(())
+        };
+        // Only the leader changes the mode: an earlier driver would publish again what this one withdraws.
+        let change = async {
+            let _ = is_taken.wait_for(|taken| *taken).await;
+            change.await;
         };
         // The lead and its lock are dropped at the end of this.
         let changes = tokio::select! {

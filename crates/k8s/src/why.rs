@@ -8,6 +8,7 @@
 
 mod explain;
 mod facts;
+mod owned;
 mod render;
 
 use std::process::ExitCode;
@@ -24,7 +25,8 @@ const MOST: usize = 100;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Names of pods or Jobs; `pod/NAME`, `job/NAME` and `workload/NAME` say which
+    /// Names of pods or Jobs; `pod/NAME`, `job/NAME` and `workload/NAME` say which, and `jobset/NAME` or another kind that
+    /// the webhook gives claims to
     #[arg(required = true, value_name = "POD|JOB")]
     names: Vec<String>,
     /// Namespace [default: that of your kubeconfig's context]

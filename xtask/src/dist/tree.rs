@@ -181,8 +181,32 @@ mod tests {
             ("share/doc/divvy/examples/jupyterhub_config.py", false),
             ("share/doc/divvy/examples/systemd/README", false),
             ("share/divvy/images/kubernetes/Dockerfile", false),
+            ("share/divvy/images/kubernetes/node-agent", true),
         ] {
             assert_eq!(is_program(file), expected, "{file}");
+        }
+    }
+
+    /// Debian's Docker builds without BuildKit unless buildx is installed, and stops at such a line.
+    #[test]
+    fn dockerfiles_of_images_need_no_buildkit() {
+        let images = root().join("deploy/images");
+        let all = files(&images).expect("a folder of images");
+        let all: Vec<String> = all
+            .into_iter()
+            .filter(|file| file.ends_with("/Dockerfile"))
+            .collect();
+        assert_eq!(all.len(), 3);
+        for file in all {
+            let text = fs::read_to_string(images.join(&file)).expect("a Dockerfile");
+            for word in ["--chmod", "--mount", "--link", "<<"] {
+                assert!(
+                    !text
+                        .lines()
+                        .any(|line| !line.starts_with('#') && line.contains(word)),
+                    "{file}: {word}"
+                );
+            }
         }
     }
 

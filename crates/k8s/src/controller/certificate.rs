@@ -4,6 +4,7 @@
 //! certificate can be signed. A renewal uses a new authority. The CA bundle keeps the previous one too, while a replica
 //! may still serve a certificate signed by it.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
 use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer as _;
 
 /// How long a certificate is valid. The controller renews it long before.
@@ -115,6 +117,23 @@ impl Identity {
         Timestamp::from_second(own.validity().not_after.timestamp()).ok()
     }
 
+    /// The first of these names that the certificate lacks, as [`new`](Self::new) writes them; `None` too if it is unreadable.
+    pub fn lacks<'n>(&self, names: &'n [String]) -> Option<&'n str> {
+        let chain = certificates(&self.certificate).ok()?;
+        let (_, own) = X509Certificate::from_der(chain.first()?).ok()?;
+        let listed = own.subject_alternative_name().ok()?;
+        let has = |name: &&str| {
+            let mut listed = listed.iter().flat_map(|names| &names.value.general_names);
+            listed.any(|one| match (one, name.parse::<IpAddr>()) {
+                (GeneralName::IPAddress(bytes), Ok(IpAddr::V4(ip))) => *bytes == ip.octets(),
+                (GeneralName::IPAddress(bytes), Ok(IpAddr::V6(ip))) => *bytes == ip.octets(),
+                (GeneralName::DNSName(text), Err(_)) => text == name,
+                _ => false,
+            })
+        };
+        names.iter().map(String::as_str).find(|name| !has(name))
+    }
+
     /// Whether a client that trusts the bundle takes it for this name at a time.
     ///
     /// # Errors
@@ -193,6 +212,17 @@ mod tests {
                 matches!(identity.serves(name, on(day)), Err(Unfit::Refused { .. })),
                 "{name} {day}"
             );
+        }
+    }
+
+    #[test]
+    fn a_certificate_lacks_only_names_that_it_was_not_made_for() {
+        let names = [NAME, "10.96.0.9", "fd00::1", "*.example.com"].map(str::to_owned);
+        let identity = Identity::new(&names, date(2026, 11, 21)).unwrap();
+        assert_eq!(identity.lacks(&names), None);
+        for later in ["10.96.0.10", "fd00::2", "gpu.example.com"] {
+            let names = [NAME.to_owned(), later.to_owned()];
+            assert_eq!(identity.lacks(&names), Some(later));
         }
     }
 

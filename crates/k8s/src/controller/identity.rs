@@ -105,9 +105,17 @@ async fn from_secret(
         };
         let had = there.as_ref().and_then(read);
         if let Some(identity) = &had {
-            match identity.serves(host, now + MARGIN) {
-                Ok(()) => return Ok(identity.clone()),
-                Err(why) => info!(secret = name, why = chain(&why), "renewing the certificate"),
+            match (identity.serves(host, now + MARGIN), identity.lacks(names)) {
+                (Ok(()), None) => return Ok(identity.clone()),
+                (Ok(()), Some(lacked)) => {
+                    info!(
+                        secret = name,
+                        lacked, "renewing the certificate for a further name"
+                    );
+                }
+                (Err(why), _) => {
+                    info!(secret = name, why = chain(&why), "renewing the certificate")
+                }
             }
         }
         let mut made = Identity::new(names, now.to_zoned(TimeZone::UTC).date())?;

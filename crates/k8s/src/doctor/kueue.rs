@@ -75,7 +75,7 @@ mod tests {
             row.found
         );
         let counted = Counted::of(&inventory_of(facts.slices.as_ref().unwrap()), false);
-        facts.kueue_configuration = Ok(Some(merged(None, &counted)));
+        facts.kueue_configuration = Ok(Some(merged(None, &counted, &[])));
         assert_eq!(rows(&facts)[0].status, Status::Ok);
         facts.kueue_configuration = Err("forbidden".to_owned());
         assert_eq!(rows(&facts)[0].status, Status::Unknown);

@@ -1,12 +1,13 @@
 //! Kueue's own configuration: which device classes it counts as [`RESOURCE`], and the Helm values with it.
 //!
-//! Kueue reads it once at its start. Four settings matter to Divvy:
+//! Kueue reads it once at its start. Five settings matter to Divvy:
 //!
 //! | setting | why |
 //! |---|---|
 //! | gate `KueueDRAIntegrationConsumableCapacity` | without it Kueue refuses capacity sources (alpha in 0.19, off) |
 //! | gate `KueueDRAIntegrationExtendedResource` off | with it Kueue refuses `nvidia.com/mig-*` whose class has a capacity source (pkg/dra/extended_resources.go) |
 //! | `deviceClassMappings` | claims count as memory |
+//! | `managedJobsNamespaceSelector` | without Divvy's namespace, its pods start while Kueue's webhook does not respond |
 //! | `transformations` | `nvidia.com/mig-*` in a pod's limits counts as the memory of its instance |
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 
 use super::RESOURCE;
 use crate::claim::{DRIVER, FRACTION_CLASS, Inventory, mig_class};
+use crate::inject::entry;
 use crate::pod_request::GPU;
 use crate::quantity::of_bytes;
 use crate::slices::{self, MEMORY};
@@ -79,9 +81,11 @@ impl Counted {
     }
 }
 
-/// Returns the Configuration with Divvy's settings; all others of `present` stay.
-pub fn merged(present: Option<Value>, counted: &Counted) -> Value {
+/// Returns the Configuration with Divvy's settings; all others of `present` stay. Kueue is not to manage these `spared`
+/// namespaces.
+pub fn merged(present: Option<Value>, counted: &Counted, spared: &[&str]) -> Value {
     let mut all = present.unwrap_or_else(chart_default);
+    spare(&mut all["managedJobsNamespaceSelector"], spared);
     all["featureGates"][CAPACITY] = json!(true);
     all["featureGates"][EXTENDED] = json!(false);
     if all["fairSharing"].is_null() {
@@ -107,6 +111,34 @@ pub fn merged(present: Option<Value>, counted: &Counted) -> Value {
         transformations.collect(),
     );
     all
+}
+
+/// Leaves these namespaces out of a selector. One that is not set has Kueue's default, without its own namespace.
+fn spare(selector: &mut Value, namespaces: &[&str]) {
+    const NAME: &str = "kubernetes.io/metadata.name";
+    if namespaces.is_empty() {
+        return;
+    }
+    if selector.is_null() {
+        *selector = json!({ "matchExpressions": [{ "key": NAME, "operator": "NotIn", "values": ["kube-system"] }] });
+    }
+    let all = entry(selector, "matchExpressions", json!([]));
+    let Some(all) = all.as_array_mut() else {
+        return;
+    };
+    let excludes = |one: &&mut Value| one["key"] == NAME && one["operator"] == "NotIn";
+    if let Some(one) = all.iter_mut().find(excludes) {
+        let values = entry(one, "values", json!([]));
+        for namespace in namespaces {
+            if let Some(list) = values.as_array_mut()
+                && !list.contains(&json!(namespace))
+            {
+                list.push(json!(namespace));
+            }
+        }
+    } else {
+        all.push(json!({ "key": NAME, "operator": "NotIn", "values": namespaces }));
+    }
 }
 
 /// Puts these entries into a list, in place of those with the same key.
@@ -216,7 +248,7 @@ mod tests {
     #[test]
     fn claims_and_mig_requests_count_in_one_resource() {
         let counted = Counted::of(&inventory(&["1g.10gb"]), true);
-        let all = merged(None, &counted);
+        let all = merged(None, &counted, &[]);
         assert_eq!(problems(&all, &counted), Vec::<String>::new());
         let mapping = &all["resources"]["deviceClassMappings"][0];
         assert_eq!(
@@ -238,7 +270,7 @@ mod tests {
 
     #[test]
     fn the_settings_of_others_stay_and_old_ones_of_divvy_go() {
-        let before = merged(None, &Counted::of(&inventory(&["1g.10gb"]), false));
+        let before = merged(None, &Counted::of(&inventory(&["1g.10gb"]), false), &[]);
         let mut present = before;
         let other = json!({ "input": "example.com/a", "strategy": "Retain" });
         let transformations = present["resources"]["transformations"].as_array_mut();
@@ -251,7 +283,7 @@ mod tests {
             "{:?}",
             problems(&present, &counted)
         );
-        let after = merged(Some(present), &counted);
+        let after = merged(Some(present), &counted, &[]);
         assert_eq!(problems(&after, &counted), Vec::<String>::new());
         assert_eq!(after["manageJobsWithoutQueueName"], true);
         assert_eq!(
@@ -268,6 +300,28 @@ mod tests {
                 .len(),
             3
         );
+    }
+
+    #[test]
+    fn kueue_leaves_the_pods_of_divvys_namespace_alone() {
+        const NAME: &str = "kubernetes.io/metadata.name";
+        let counted = Counted::default();
+        let of = |all: &Value| all["managedJobsNamespaceSelector"]["matchExpressions"].clone();
+        let spared = ["kueue-system", "divvy-system"];
+        let new = merged(None, &counted, &spared);
+        let without =
+            |values: &[&str]| json!({ "key": NAME, "operator": "NotIn", "values": values });
+        assert_eq!(
+            of(&new),
+            json!([without(&["kube-system", "kueue-system", "divvy-system"])])
+        );
+        assert_eq!(merged(Some(new.clone()), &counted, &spared), new);
+        let label = json!({ "key": "team", "operator": "Exists" });
+        let present = json!({ "managedJobsNamespaceSelector": { "matchExpressions": [label] } });
+        let after = merged(Some(present), &counted, &spared);
+        assert_eq!(of(&after), json!([label, without(&spared)]));
+        let unset = merged(None, &counted, &[]);
+        assert_eq!(unset["managedJobsNamespaceSelector"], Value::Null);
     }
 
     #[test]

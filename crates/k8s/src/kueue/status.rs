@@ -8,6 +8,8 @@ use serde_json::Value;
 use super::objects::{Department, LIMIT, Project, QUOTA, WEIGHT};
 use super::{FLAVOR, GPU_MEMORY, MARK, RESOURCE, ROOT, quota};
 use crate::cluster::MANAGED_BY;
+use crate::inject::{ASKED, parse_request};
+use crate::pod_request::Size;
 use crate::quantity::bytes;
 
 /// The owner of an object of Kueue.
@@ -204,6 +206,28 @@ pub fn workload_memory(workload: &Value) -> Option<Bytes> {
         .or_else(|| sum(&status["resourceRequests"], "resources"))
 }
 
+/// Returns the GPU memory that a Workload asks for by the requests that the webhook recorded in its pod templates, where a
+/// GPU has so much. Other requests are known when Kueue has looked at the Workload.
+pub fn recorded_memory(workload: &Value, gpu: Bytes) -> Bytes {
+    let sets = workload["spec"]["podSets"].as_array().into_iter().flatten();
+    let of_set = |set: &Value| {
+        let asked = set["template"]["metadata"]["annotations"][ASKED].as_str();
+        let sizes = asked.and_then(parse_request).unwrap_or_default();
+        let pod = sizes.into_iter().map(|size| match size {
+            Size::Whole => gpu,
+            Size::Fraction(part) => Bytes::mib(part.mib_of(gpu.get())),
+            Size::Memory(mib) => Bytes::new(mib.saturating_mul(1 << 20)),
+        });
+        let pods = set["count"].as_u64().unwrap_or(1);
+        Bytes::new(
+            pod.fold(Bytes::new(0), Bytes::saturating_add)
+                .get()
+                .saturating_mul(pods),
+        )
+    };
+    sets.map(of_set).fold(Bytes::new(0), Bytes::saturating_add)
+}
+
 /// Returns a condition of an object.
 pub fn condition<'o>(object: &'o Value, name: &str) -> Option<&'o Value> {
     let all = object["status"]["conditions"].as_array()?;
@@ -337,6 +361,19 @@ mod tests {
                 .unwrap()
                 .contains("reclamation within the cohort")
         );
+    }
+
+    #[test]
+    fn recorded_requests_of_a_workload_count_for_each_of_its_pods() {
+        let set = |count: Value, asked: &str| json!({ "count": count, "template": { "metadata": { "annotations": { ASKED: asked } } } });
+        let workload = json!({ "spec": { "podSets": [
+            set(json!(3), "0.500"), set(json!(2), "1.000,1.000"), set(Value::Null, "4096Mi"), { "count": 9 },
+        ] } });
+        let gpu = Bytes::gib(80);
+        assert_eq!(workload_memory(&workload), None);
+        assert_eq!(recorded_memory(&workload, gpu), Bytes::gib(120 + 320 + 4));
+        let most = json!({ "spec": { "podSets": [set(json!(u64::MAX), "1.000"), set(json!(1), "1.000")] } });
+        assert_eq!(recorded_memory(&most, gpu), Bytes::new(u64::MAX));
     }
 
     #[test]

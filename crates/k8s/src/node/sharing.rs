@@ -3,7 +3,7 @@
 //! ```text
 //!   labels ask for the other mode ──► in use? an event on the node says what has to end, and the mode stays
 //!                                 └─► not in use: withdraw what was offered, serve a moment longer, end
-//!   kubelet starts the container again ──► what is in use by then decides, else the labels
+//!   kubelet starts the container again ──► what is in use by then decides, else what is offered, else the labels
 //! ```
 
 use std::time::Duration;
@@ -20,6 +20,7 @@ use crate::reservation::NAMESPACE;
 use crate::reservation::assignment::PREFIX;
 use crate::reservation::share::GpuShare;
 use crate::sharing::{CarrierNodes, Sharing, Uses};
+use crate::slices::publish::Publisher;
 
 /// Between two looks at the labels: a mode changes seldom, and a look is one call.
 const LOOK: Duration = Duration::from_secs(10);
@@ -40,10 +41,13 @@ pub struct NodeSharing<'a> {
 
 impl NodeSharing<'_> {
     /// The mode to start in. Where the agent or the API server does not respond in time, what is known counts.
+    ///
+    /// What an earlier driver of this node still offers counts too: pods may be placed by it until [`changes`](Self::changes)
+    /// has withdrawn it.
     pub async fn at_start(&self) -> Sharing {
         let until = Instant::now() + PATIENCE;
-        let (mut wanted, mut uses) = (None, None);
-        while (wanted.is_none() || uses.is_none()) && Instant::now() < until {
+        let (mut wanted, mut uses, mut offers) = (None, None, None);
+        loop {
             wanted = match wanted {
                 Some((wanted, _)) => Some((wanted, String::new())),
                 None => self.wanted().await,
@@ -52,12 +56,19 @@ impl NodeSharing<'_> {
                 Some(uses) => Some(uses),
                 None => self.uses().await,
             };
-            if wanted.is_none() || uses.is_none() {
-                sleep(Duration::from_millis(500)).await;
+            offers = match offers {
+                Some(offers) => Some(offers),
+                None => self.offers().await,
+            };
+            let is_known = wanted.is_some() && uses.is_some() && offers.is_some();
+            if is_known || Instant::now() >= until {
+                break;
             }
+            sleep(Duration::from_millis(500)).await;
         }
         let wanted = wanted.map_or(Sharing::Claims, |(wanted, _)| wanted);
-        let mode = uses.unwrap_or_default().mode(wanted);
+        let offered = offers.unwrap_or_default().mode(wanted);
+        let mode = uses.unwrap_or_default().mode(offered);
         tracing::info!("this node shares its GPUs by {}", mode.as_str());
         mode
     }
@@ -120,19 +131,35 @@ impl NodeSharing<'_> {
             .iter()
             .filter(|held| held.uid.starts_with(PREFIX))
             .count();
+        let shares = self.shares().await?;
+        Some(Uses {
+            claims: held.len() - of_carriers,
+            sixteenths: of_carriers.max(shares.iter().filter(|share| is_in_use(share)).count()),
+        })
+    }
+
+    /// What this node offers in the API server, by this driver or an earlier one.
+    async fn offers(&self) -> Option<Uses> {
+        let slices = Publisher::new(self.client.clone(), self.node).list().await;
+        let slices = slices
+            .inspect_err(|error| tracing::debug!("cannot read the ResourceSlices: {error}"))
+            .ok()?;
+        Some(Uses {
+            claims: slices.len(),
+            sixteenths: self.shares().await?.len(),
+        })
+    }
+
+    /// The GpuShares of this node.
+    async fn shares(&self) -> Option<Vec<GpuShare>> {
         let shares = Api::<GpuShare>::namespaced(self.client.clone(), NAMESPACE)
             .list(&ListParams::default())
             .await
             .inspect_err(|error| tracing::debug!("cannot read the GpuShares: {error}"))
             .ok()?;
-        let shares = shares
-            .items
-            .iter()
-            .filter(|share| share.spec.node == self.node);
-        Some(Uses {
-            claims: held.len() - of_carriers,
-            sixteenths: of_carriers.max(shares.filter(|share| is_in_use(share)).count()),
-        })
+        let mut shares = shares.items;
+        shares.retain(|share| share.spec.node == self.node);
+        Some(shares)
     }
 }
 

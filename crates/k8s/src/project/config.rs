@@ -1,6 +1,7 @@
 //! `divvy-k8s project config`: the values of Kueue's Helm chart with which Kueue counts GPU memory.
 
 use divvy_api::v1::{Error, ErrorCode};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::resource::v1::DeviceClass;
 use kube::Client;
@@ -45,7 +46,12 @@ pub async fn print(args: &ConfigArgs, client: &Client) -> Result<(), Error> {
             None
         }
     };
-    let configuration = configuration::merged(present, &counted);
+    let own = own_namespace(client).await?;
+    let spared = own
+        .iter()
+        .flat_map(|own| [args.kueue_namespace.as_str(), own]);
+    let spared: Vec<&str> = spared.collect();
+    let configuration = configuration::merged(present, &counted, &spared);
     let shown = match args.configuration {
         true => configuration,
         false => {
@@ -57,6 +63,16 @@ pub async fn print(args: &ConfigArgs, client: &Client) -> Result<(), Error> {
         (false, true) => yaml(&shown)?,
         (false, false) => values(&shown)?,
     })
+}
+
+/// Returns the namespace of Divvy's webhook; `None` if it is not installed.
+async fn own_namespace(client: &Client) -> Result<Option<String>, Error> {
+    let all = Api::<MutatingWebhookConfiguration>::all(client.clone())
+        .list(&ListParams::default().labels("app.kubernetes.io/name=divvy"))
+        .await
+        .map_err(|error| error_output::of_kube(error, "list MutatingWebhookConfigurations"))?;
+    let mut webhooks = all.items.into_iter().flat_map(|one| one.webhooks).flatten();
+    Ok(webhooks.find_map(|webhook| Some(webhook.client_config.service?.namespace)))
 }
 
 /// Returns Kueue's Configuration in this namespace; `None` if there is no such ConfigMap.
@@ -104,7 +120,7 @@ mod tests {
 
     #[test]
     fn the_printed_values_are_the_configuration() {
-        let configuration = configuration::merged(None, &Counted::default());
+        let configuration = configuration::merged(None, &Counted::default(), &[]);
         let shown = json!({ "managerConfig": { "controllerManagerConfigYaml": yaml(&configuration).unwrap() } });
         let read: Value = yaml_serde::from_str(&values(&shown).unwrap()).unwrap();
         let file = read["managerConfig"]["controllerManagerConfigYaml"]

@@ -224,7 +224,8 @@ fn row(queue: &Value, workloads: Option<&[Value]>) -> ProjectRow {
     }
 }
 
-/// What the waiting workloads of a project's namespaces ask for. Kueue notes it when it looks at one.
+/// What the waiting workloads of a project's namespaces ask for. Kueue notes it when it looks at one; until then, what the
+/// webhook recorded counts.
 fn pending(workloads: &[Value], project: &Project) -> u64 {
     let of_project = workloads.iter().filter(|workload| {
         let namespace = status::text(&workload["metadata"]["namespace"]);
@@ -234,9 +235,11 @@ fn pending(workloads: &[Value], project: &Project) -> u64 {
                 WorkloadState::Pending { .. }
             )
     });
-    let memory = of_project
-        .filter_map(status::workload_memory)
-        .sum::<Bytes>();
+    let memory = of_project.map(|workload| {
+        status::workload_memory(workload)
+            .unwrap_or_else(|| status::recorded_memory(workload, project.gpu_memory))
+    });
+    let memory = memory.fold(Bytes::new(0), Bytes::saturating_add);
     quota::thousandths(memory, project.gpu_memory)
 }
 

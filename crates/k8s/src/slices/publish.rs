@@ -233,7 +233,10 @@ impl Publisher {
     }
 
     /// This driver's slices of this node.
-    async fn list(&self) -> Result<Vec<ResourceSlice>, PublishError> {
+    ///
+    /// # Errors
+    /// The API server does not respond, or denies it.
+    pub async fn list(&self) -> Result<Vec<ResourceSlice>, PublishError> {
         let of_node = ListParams::default().fields(&self.of_node());
         let listed = self.slices.list(&of_node).await;
         let mut items = listed.map_err(PublishError::List)?.items;

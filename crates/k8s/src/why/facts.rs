@@ -10,6 +10,7 @@ use kube::{Client, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::owned;
 use crate::cluster;
 use crate::doctor::opted_in;
 use crate::error_output;
@@ -20,8 +21,8 @@ use crate::kueue::store::{Kueue, Served, served};
 
 /// Events of one object that are read.
 const EVENTS: u32 = 50;
-/// Pods of a Job that are read.
-const PODS: u32 = 500;
+/// Pods of a Job that are read, and objects of a kind that may own pods of another one.
+pub(super) const PODS: u32 = 500;
 
 /// What is asked about.
 #[derive(Clone, Debug)]
@@ -166,22 +167,27 @@ async fn subject(
             });
         }
     }
-    match kind {
-        "" | "pod" | "pods" | "po" | "job" | "jobs" | "job.batch" | "workload" | "workloads" => {
-            let what = if kind.is_empty() {
-                "pod, Job or Workload"
-            } else {
-                kind
-            };
-            Err(Error::new(
-                ErrorCode::NotFound,
-                format!("the namespace {namespace} has no {what} {name}"),
-            )
-            .hint(format!("kubectl get pods,jobs -n {namespace}")))
+    let missing = |what: &str, list: &str| {
+        Error::new(
+            ErrorCode::NotFound,
+            format!("the namespace {namespace} has no {what} {name}"),
+        )
+        .hint(format!("kubectl get {list} -n {namespace}"))
+    };
+    match (kind, owned::kind(kind)) {
+        ("", _) => Err(missing("pod, Job or Workload", "pods,jobs")),
+        ("pod" | "pods" | "po" | "job" | "jobs" | "job.batch" | "workload" | "workloads", _) => {
+            Err(missing(kind, "pods,jobs"))
+        }
+        (_, Some(known)) => {
+            let found = owned::subject(client, namespace, (known, name), kueue).await?;
+            found.ok_or_else(|| missing(kind, known.resource))
         }
         _ => Err(error_output::usage(
-            format!("{kind}/{name}: not a pod, a Job or a Workload"),
-            "give the name of a pod, or job/NAME",
+            format!(
+                "{kind}/{name}: not a pod, a Workload or a kind that the webhook gives claims to"
+            ),
+            "give the name of a pod, or KIND/NAME, such as job/NAME or jobset/NAME",
         )),
     }
 }
@@ -262,6 +268,13 @@ async fn claim(client: &Client, namespace: &str, pod: &Pod, facts: &mut Facts) {
     }
 }
 
+/// Whether one of these objects, by uid, owns a Workload.
+pub(super) fn is_of(workload: &Value, owners: &[String]) -> bool {
+    let references = workload["metadata"]["ownerReferences"].as_array();
+    let mut references = references.into_iter().flatten();
+    references.any(|one| owners.iter().any(|uid| one["uid"] == uid.as_str()))
+}
+
 /// The Workload that an object with this uid owns, or that is named.
 async fn workload(kueue: &Kueue, namespace: &str, facts: &mut Facts) -> Result<(), Error> {
     let owners: Vec<String> = match &facts.subject {
@@ -281,15 +294,7 @@ async fn workload(kueue: &Kueue, namespace: &str, facts: &mut Facts) -> Result<(
             Err(error) if error.code == ErrorCode::NotAllowed => return Ok(()),
             Err(error) => return Err(error),
         };
-        facts.workload = all.into_iter().find(|workload| {
-            let references = workload["metadata"]["ownerReferences"]
-                .as_array()
-                .into_iter()
-                .flatten();
-            references
-                .into_iter()
-                .any(|one| owners.iter().any(|uid| one["uid"] == uid.as_str()))
-        });
+        facts.workload = all.into_iter().find(|workload| is_of(workload, &owners));
     }
     let Some(workload) = &facts.workload else {
         return Ok(());

@@ -99,7 +99,7 @@ impl Policy<'_> {
     }
 }
 
-fn evaluate(expression: &str, context: &cel::Context<'_, '_>) -> cel::Value {
+pub fn evaluate(expression: &str, context: &cel::Context<'_, '_>) -> cel::Value {
     // Of the API server's language, it also has the optional fields.
     let program = cel::Env::stdlib().compile(expression);
     let program = program.unwrap_or_else(|error| panic!("{expression}: {error}"));

@@ -265,6 +265,16 @@ async fn an_empty_secret_of_a_chart_is_filled_and_one_that_has_expired_renewed()
         "nobody trusts what is over"
     );
     assert_eq!(after["metadata"]["labels"]["of"], "chart");
+    drop(replica);
+
+    let _named = Replica::start(&cluster, "a", &["--tls-name", "gpu.example.com"]);
+    let before = text(&after, "tls.crt");
+    cluster
+        .server
+        .until("a certificate for the further name", |view| {
+            let now = view.get("secrets", NAMESPACE, SECRET)?;
+            (text(&now, "tls.crt") != before).then_some(())
+        });
 }
 
 /// What a Secret has whose certificate was good in 2020.

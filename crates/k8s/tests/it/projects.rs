@@ -77,6 +77,15 @@ fn a_project_is_objects_that_kueue_knows_and_it_reads_back() {
         (&json!("Project"), &json!(1750))
     );
     assert_eq!(row["items"][0]["gpu_memory_bytes"], 81_050_u64 << 20);
+    // Kueue has not looked at this one yet.
+    let mut new = workload("vision", "new", &json!([]));
+    new["status"] = json!({});
+    new["spec"]["podSets"][0]["count"] = json!(3);
+    new["spec"]["podSets"][0]["template"] =
+        json!({ "metadata": { "annotations": { "divvy.dev/gpus": "0.500" } } });
+    cluster.server.create(new);
+    let row = cluster.done("project ls -o json").json();
+    assert_eq!(row["items"][0]["pending"], 2000);
 }
 
 /// K8: they may read neither ClusterQueues nor the ledgers of the nodes.
@@ -516,6 +525,14 @@ fn kueues_configuration_is_printed_for_the_published_devices() {
     );
     cluster.namespace("kueue-system");
     cluster.server.create(json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+        "metadata": { "name": "divvy", "labels": { "app.kubernetes.io/name": "divvy" } },
+        "webhooks": [{
+            "name": "pods.inject.divvy.dev", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+            "clientConfig": { "service": { "namespace": "gpus", "name": "divvy-webhook" } },
+        }],
+    }));
+    cluster.server.create(json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": { "name": "kueue-manager-config", "namespace": "kueue-system" },
         "data": { "controller_manager_config.yaml": "manageJobsWithoutQueueName: true\n" },
@@ -527,6 +544,10 @@ fn kueues_configuration_is_printed_for_the_published_devices() {
         .unwrap();
     let file: Value = yaml_serde::from_str(file).unwrap();
     assert_eq!(file["manageJobsWithoutQueueName"], true);
+    assert_eq!(
+        file["managedJobsNamespaceSelector"]["matchExpressions"][0]["values"],
+        json!(["kube-system", "kueue-system", "gpus"])
+    );
     assert_eq!(
         file["resources"]["deviceClassMappings"][0]["name"],
         "gpu.memory"

@@ -54,11 +54,11 @@ fn uid(cluster: &Cluster, plural: &str, name: &str) -> Value {
 
 /// Has Kueue make the Workload of a pod or a Job that is there.
 fn workload(cluster: &Cluster, owner: (&str, &str), conditions: &Value) {
-    let plural = if owner.0 == "Pod" { "pods" } else { "jobs" };
+    let plural = format!("{}s", owner.0.to_lowercase());
     cluster.server.create(json!({
         "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
         "metadata": { "name": format!("{}-1a2b3", owner.1), "namespace": "vision", "ownerReferences": [
-            { "apiVersion": "v1", "kind": owner.0, "name": owner.1, "uid": uid(cluster, plural, owner.1), "controller": true },
+            { "apiVersion": "v1", "kind": owner.0, "name": owner.1, "uid": uid(cluster, &plural, owner.1), "controller": true },
         ] },
         "spec": { "queueName": "default", "active": true, "podSets": [{ "name": "main", "count": 1, "template": {} }] },
         "status": {
@@ -172,6 +172,57 @@ fn a_suspended_job_waits_for_quota_too() {
         said.contains("the namespace has no LocalQueue default"),
         "{said}"
     );
+}
+
+#[test]
+fn a_jobset_waits_for_quota_and_then_for_what_its_pods_wait_for() {
+    let cluster = full_quota();
+    cluster.server.create(json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": "jobsets.jobset.x-k8s.io" },
+        "spec": {
+            "group": "jobset.x-k8s.io", "scope": "Namespaced",
+            "names": { "plural": "jobsets", "kind": "JobSet" },
+            "versions": [{ "name": "v1alpha2", "served": true, "storage": true }],
+        },
+    }));
+    let object = |kind: &str, version: &str, name: &str, owner: &Value| {
+        let plural = format!("{}s", kind.to_lowercase());
+        cluster.server.create(json!({
+            "apiVersion": version, "kind": kind,
+            "metadata": { "name": name, "namespace": "vision", "ownerReferences": owner },
+            "spec": { "template": { "spec": {} } },
+        }));
+        let uid = uid(&cluster, &plural, name);
+        json!([{ "apiVersion": version, "kind": kind, "name": name, "uid": uid, "controller": true }])
+    };
+    let set = object("JobSet", "jobset.x-k8s.io/v1alpha2", "js", &json!([]));
+    cluster.refused(
+        "why jobset/js -n vision",
+        3,
+        "JobSet js has no pods in vision",
+    );
+    let pending = json!([condition("QuotaReserved", "False", "Pending", NEEDED)]);
+    workload(&cluster, ("JobSet", "js"), &pending);
+    let said = cluster.done("why jobset/js -n vision").out;
+    assert!(
+        said.contains("the project vision has no quota left"),
+        "{said}"
+    );
+    assert!(said.contains("jobset js"), "{said}");
+
+    workload(
+        &cluster,
+        ("JobSet", "js"),
+        &json!([condition("Admitted", "True", "Admitted", "")]),
+    );
+    let job = object("Job", "batch/v1", "js-w-0", &set);
+    let mut waiting = pod("js-w-0-0", &json!({}), &json!({ "phase": "Pending" }));
+    waiting["metadata"]["ownerReferences"] = job;
+    cluster.server.create(waiting);
+    let said = cluster.done("why jobsets.jobset.x-k8s.io/js -n vision").out;
+    assert!(said.starts_with("pod vision/js-w-0-0 waits"), "{said}");
+    cluster.refused("why jobset/other -n vision", 3, "has no jobset other");
 }
 
 #[test]
@@ -322,9 +373,9 @@ fn without_kueue_and_without_rights_there_is_still_an_answer() {
         "the namespace vision has no pod, Job or Workload gone",
     );
     cluster.refused(
-        "why cronjob/x -n vision",
+        "why node/x -n vision",
         2,
-        "not a pod, a Job or a Workload",
+        "not a pod, a Workload or a kind that the webhook gives claims to",
     );
     let many = "x ".repeat(101);
     cluster.refused(&format!("why {many} -n vision"), 2, "101 names");

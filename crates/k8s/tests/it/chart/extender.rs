@@ -2,10 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
+use divvy_core::units::Bytes;
+use divvy_k8s::claim::Inventory;
+use divvy_k8s::inject::inject;
+use divvy_k8s::pod_request::Steps;
 use serde_json::{Value, json};
 
 use super::render::{Chart, chart, refusal};
 use super::{EXTENDER, HTTPS, SCHEDULER};
+use crate::attacks::evaluate;
 
 const SYSTEM: Option<&str> = Some("divvy-system");
 
@@ -61,12 +66,10 @@ fn all_pods_that_want_devices_go_to_the_one_scheduler_and_the_webhook_serves_it(
     let spec = &policy.unwrap()["spec"];
     assert_eq!(spec["reinvocationPolicy"], "IfNeeded");
     assert_eq!(spec["matchConstraints"].get("namespaceSelector"), None);
-    let mutation = &spec["mutations"][0]["applyConfiguration"]["expression"];
-    assert!(
-        mutation
-            .as_str()
-            .unwrap()
-            .contains("schedulerName: 'divvy-scheduler'")
+    let mutation = &spec["mutations"][0]["jsonPatch"]["expression"];
+    assert_eq!(
+        mutation.as_str().unwrap(),
+        "variables.wantsDevices ? [JSONPatch{op: 'add', path: '/spec/schedulerName', value: 'divvy-scheduler'}] : []"
     );
     let controller = chart
         .find("Deployment", SYSTEM, "divvy-controller")
@@ -86,6 +89,83 @@ fn all_pods_that_want_devices_go_to_the_one_scheduler_and_the_webhook_serves_it(
                 .contains("'divvy-scheduler'")
         );
     }
+}
+
+/// The scheduler of a pod as the API server admits it: policies, the webhook, and again the policies that matched before.
+fn scheduler_of(spec: &Value, pod: &Value) -> String {
+    let holds = |text: &Value, pod: &Value| {
+        let mut context = cel::Context::default();
+        context.add_variable("object", pod).unwrap();
+        evaluate(text.as_str().unwrap(), &context) == cel::Value::Bool(true)
+    };
+    let mut conditions = spec["matchConditions"].as_array().unwrap().iter();
+    let matched = conditions.all(|one| holds(&one["expression"], pod));
+    let inventory = Inventory {
+        sizes: [Bytes::gib(80)].into(),
+        ..Inventory::default()
+    };
+    let injection = inject(pod, &inventory, Steps::Eighths).unwrap();
+    let admitted = injection.map_or_else(|_| pod.clone(), |injection| injection.pod);
+    let wants = &spec["variables"][0];
+    assert_eq!(wants["name"], "wantsDevices");
+    match matched && holds(&wants["expression"], &admitted) {
+        true => "divvy-scheduler".to_owned(),
+        false => pod["spec"]["schedulerName"].as_str().unwrap().to_owned(),
+    }
+}
+
+#[test]
+fn a_pod_with_any_form_of_request_goes_to_the_charts_scheduler_and_others_keep_theirs() {
+    let Some(chart) = chart(SCHEDULER) else {
+        return;
+    };
+    let policy = chart.find("MutatingAdmissionPolicy", None, "divvy-scheduler");
+    let spec = &policy.unwrap()["spec"];
+    let pod = |metadata: Value, container: Value, claims: Value| {
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
+            "spec": { "schedulerName": "default-scheduler", "containers": [container] },
+        });
+        pod["metadata"]["name"] = json!("p");
+        pod["spec"]["containers"][0]["name"] = json!("c");
+        if !claims.is_null() {
+            pod["spec"]["resourceClaims"] = claims;
+        }
+        pod
+    };
+    let marked = |metadata: Value| pod(metadata, json!({ "image": "x" }), Value::Null);
+    let limited = |limits: Value| {
+        let container = json!({ "image": "x", "resources": { "limits": limits } });
+        pod(json!({}), container, Value::Null)
+    };
+    let label = json!({ "labels": { "clearml-injector/fraction": "0.750" } });
+    let image = json!({ "image": "clearml/fractional-gpu:u22-cu12.3-8gb" });
+    let claim = json!([{ "name": "own", "resourceClaimName": "own" }]);
+    let asking = [
+        marked(label.clone()),
+        marked(json!({ "annotations": { "gpu-fraction": "0.5" } })),
+        marked(
+            json!({ "annotations": { "gpu-fraction": "0.5", "gpu-fraction-num-devices": "2" } }),
+        ),
+        marked(json!({ "annotations": { "gpu-memory": "4096" } })),
+        limited(json!({ "clear.ml/fraction": "0.5" })),
+        limited(json!({ "clear.ml/fraction-1": "500m", "nvidia.com/gpu": "1" })),
+        limited(json!({ "nvidia.com/gpu": "1", "nvidia.com/gpumem": "4000" })),
+        limited(json!({ "nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50" })),
+        limited(json!({ "nvidia.com/gpu": "1" })),
+        limited(json!({ "nvidia.com/mig-1g.10gb": "1" })),
+        limited(json!({ "deviceclass.resource.kubernetes.io/fraction.gpu.divvy.dev": "1" })),
+        pod(json!({}), image, Value::Null),
+        pod(json!({}), json!({ "image": "x" }), claim),
+    ];
+    for pod in asking {
+        assert_eq!(scheduler_of(spec, &pod), "divvy-scheduler", "{pod}");
+    }
+    let plain = limited(json!({ "cpu": "1" }));
+    assert_eq!(scheduler_of(spec, &plain), "default-scheduler");
+    let mut other = marked(label);
+    other["spec"]["schedulerName"] = json!("volcano");
+    assert_eq!(scheduler_of(spec, &other), "volcano");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::fs;
 
 use divvy_k8s::node::protocol::health::HealthStatus;
 use divvy_k8s::node::registration_socket;
+use divvy_k8s::reservation::share::definition;
 
 use divvy_testkit::until_async as until;
 
@@ -124,6 +125,21 @@ async fn devices_are_tainted_while_kubelet_knows_no_driver_of_the_node() {
         taints(&node).is_empty().then_some(())
     })
     .await;
+}
+
+/// A pod may be placed by an earlier driver's slices at any moment until they are withdrawn.
+#[tokio::test(flavor = "current_thread")]
+async fn a_node_that_is_to_be_a_carrier_prepares_claims_while_slices_of_it_are_published() {
+    let (mut node, _driver) = Node::served("a100-80gb:1").await;
+    let gpu = node.gpu(0).await;
+    node.api.create(serde_json::to_value(definition()).unwrap());
+    node.kill_driver();
+    // The node has this label.
+    node.start_driver_with(&["--carrier", "--carrier-nodes=divvy.dev/dynamic-mig=true"]);
+    let driver = node.kubelet.driver().await;
+    let claim = node.allocate("a", &[(&gpu, Some("20Gi"))]);
+    driver.prepare(&claim).await.unwrap();
+    node.is_sound(&[&claim]).await;
 }
 
 #[tokio::test(flavor = "current_thread")]

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::api::{Proxy, ask};
 use crate::report::{CaseOutcome, Report};
-use crate::stage::Stage;
+use crate::stage::{IMAGE, Stage};
 use mix::Request;
 use nodes::Nodes;
 use pods::{cleared, make, place, post, settled};
@@ -244,6 +244,24 @@ fn killed(stage: &Stage, rig: &mut Rig<'_>) -> Result<CaseOutcome> {
         made["spec"]["schedulerName"] == rig::SCHEDULER,
         "a pod with a claim is for {}",
         made["spec"]["schedulerName"]
+    );
+    // The webhook gives this pod its claim: the policy has seen it without one before.
+    let labelled = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "pack-labelled", "labels": { "clearml-injector/fraction": "0.250" } },
+        "spec": { "containers": [{ "name": "main", "image": IMAGE }] },
+    });
+    let path = format!("/api/v1/namespaces/{}/pods?dryRun=All", stage.pods);
+    let answer = ask(proxy.port, "POST", &path, &labelled.to_string())?;
+    ensure!(answer.status == 201, "{path}: {}", answer.body);
+    let admitted: Value = serde_json::from_str(&answer.body)?;
+    let (claims, name) = (
+        &admitted["spec"]["resourceClaims"],
+        &admitted["spec"]["schedulerName"],
+    );
+    ensure!(
+        claims.is_array() && name == rig::SCHEDULER,
+        "a labelled pod with the claims {claims} is for {name}"
     );
     let seconds = started.elapsed().as_secs_f64();
     cleared(stage)?;
