@@ -8,7 +8,7 @@ use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::queue::{QueueError, QueueSpec};
 
 use super::input::{self, Format, Jobs, MOST_BYTES, Reading};
-use super::name;
+use super::{name, packing};
 use crate::args;
 use crate::error_output::{Result, usage};
 
@@ -70,6 +70,7 @@ pub fn jobs(args: &args::Simulate, path: &Path) -> Result<Jobs> {
     let mut jobs = input::jobs(&bytes, format, reading)
         .map_err(|error| usage(format!("{}: {error}", name(path)), &error.hint))?;
     if jobs.jobs.is_empty() {
+        packing::report_skipped(&jobs);
         return Err(usage(
             format!("{}: no jobs found ({format})", name(path)),
             "check the file, and --input",

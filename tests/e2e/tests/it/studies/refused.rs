@@ -20,7 +20,7 @@ fn what_cannot_be_simulated_is_refused_with_what_to_do() {
     let empty = file("empty.csv", pods);
     let times = file(
         "times.txt",
-        "7|2026-03-04T12:00:00|2026-03-04T12:05:00|2026-03-04T12:04:00|gres/gpu=1|gpu|COMPLETED\n",
+        "7|2026-03-04T12:00:00|2026-03-04T12:05:00|2026-03-04T11:04:00|gres/gpu=1|gpu|COMPLETED\n",
     );
     let nothing = file("nothing.txt", "what is this\n");
     let nodes = "--nodes openb/nodes.csv";
@@ -39,7 +39,7 @@ fn what_cannot_be_simulated_is_refused_with_what_to_do() {
         ),
         (
             format!("{times} --mode waits --gpus a100-80gb:1"),
-            "line 1, column End: `2026-03-04T12:04:00`: before Start",
+            "line 1, column End: `2026-03-04T11:04:00`: before Start",
         ),
         (
             format!("{empty} {nodes}"),
