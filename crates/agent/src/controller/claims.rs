@@ -7,8 +7,8 @@
 //! ```
 //! A claim is a job without a program and a supervisor. The client gets its reply only once the claim is lent. A
 //! restarted daemon therefore takes back a claim that an earlier daemon only began, and the client asks again. A lent
-//! claim ends when the client releases it, or when the machine has rebooted since. A slice of `divvy slice` ends also with
-//! its process or control group ([`crate::model::claim::end`]). No other event of a job's life applies to it.
+//! claim ends when the client releases it, or when the machine has rebooted since. A slice of `divvy slice` ends also
+//! with its process or control group ([`crate::model::claim::end`]). No other event of a job's life applies to it.
 
 mod ends;
 pub(in crate::controller) mod entries;
@@ -55,8 +55,8 @@ impl Job {
         self.spec.policy.claim.as_deref()
     }
 
-    /// The owner of the programs in a job's MIG instances. One user brings all claims with a namespace, so that is their
-    /// tenant. The `/` at its end occurs in no user name.
+    /// The owner of the programs in a job's MIG instances. One user brings all claims with a namespace, so that is
+    /// their tenant. The `/` at its end occurs in no user name.
     pub(super) fn tenant(&self) -> String {
         match self.claim().filter(|claim| !claim.is_slice()) {
             Some(claim) => format!("{}/", claim.namespace),
@@ -426,7 +426,8 @@ pub(super) fn check_claim(
     }
 }
 
-/// Closes a claim's slice, and tells whether the driver was asked for processes since. The programs of a claim have PID namespaces of their own, so the ledger alone does not show them.
+/// Closes a claim's slice, and tells whether the driver was asked for processes since. The programs of a claim have PID
+/// namespaces of their own, so the ledger alone does not show them.
 fn is_observed_since_close(jobs: &mut Jobs, gpus: &GpuState, io: &Io, id: JobId) -> bool {
     let active = jobs.active.get_mut(&id);
     let Some(placed) = active.and_then(|active| active.placed_mut()) else {

@@ -6,10 +6,10 @@
 //! user 1001 ─► room ─► lane of 1001 ──┴► the user that has used the least of the controller's time is next
 //! ```
 //! A client's call waits for room before it sends ([`Mailbox::request`]). Each user has room for 1024 messages. A large
-//! message takes several places, so that all of them together have at most 64 MiB of JSON. The daemon's own threads send
-//! without room ([`Mailbox::post`]), so that a full mailbox never delays the end of a job. These threads are few, and
-//! their messages are small. They are the watcher, the observer, the retention thread, a MIG worker for each GPU, and a
-//! thread for each checkpoint operation.
+//! message takes several places, so that all of them together have at most 64 MiB of JSON. The daemon's own threads
+//! send without room ([`Mailbox::post`]), so that a full mailbox never delays the end of a job. These threads are few,
+//! and their messages are small. They are the watcher, the observer, the retention thread, a MIG worker for each GPU,
+//! and a thread for each checkpoint operation.
 //!
 //! The controller takes calls and reads in the order of start-time fair queueing (Goyal, Vin and Cheng, 1996): one
 //! user's many or dear calls delay another user's by one message at most (decision 048).
@@ -404,8 +404,8 @@ impl Inbox {
         }
     }
 
-    /// Does reads until none is ready, or until they have taken so long. A read is ready once no earlier call of its user
-    /// waits, and none of the daemon's own: a client that has waited for a fresh sample reads it.
+    /// Does reads until none is ready, or until they have taken so long. A read is ready once no earlier call of its
+    /// user waits, and none of the daemon's own: a client that has waited for a fresh sample reads it.
     pub fn read(&mut self, longest: Duration, read: impl Fn(StateQuery)) {
         let until = Instant::now() + longest;
         loop {
@@ -429,14 +429,14 @@ impl Inbox {
         let own = self.lanes.get(&None);
         let own = own.and_then(|own| own.first(Kind::Call));
         let is_ready = |lane: &Lane| {
-            let first = lane.first(kind)?;
-            let mut calls = [own, lane.first(Kind::Call)].into_iter().flatten();
-            let waits = matches!(kind, Kind::Read) && calls.any(|call| call < first);
-            (!waits).then_some(())
+            lane.first(kind).is_some_and(|first| {
+                let mut calls = [own, lane.first(Kind::Call)].into_iter().flatten();
+                matches!(kind, Kind::Call) || calls.all(|call| call > first)
+            })
         };
         let lanes = self.lanes.iter_mut();
-        let waits = lanes.filter(|(_, lane)| is_ready(lane).is_some());
-        let (user, lane) = waits.min_by_key(|(user, lane)| (user.is_some(), lane.used))?;
+        let ready = lanes.filter(|(_, lane)| is_ready(lane));
+        let (user, lane) = ready.min_by_key(|(user, lane)| (user.is_some(), lane.used))?;
         if user.is_some() {
             self.clock = self.clock.max(lane.used);
         }

@@ -168,8 +168,8 @@ impl HeldSlice {
 
     /// Takes over a slice that an earlier daemon made, with what the journal says of it: its job may have written into
     /// it since. What that daemon had the limit count besides is in no journal, and is believed as far as the job loses
-    /// by it alone. So is the numbering, which fits the variables that the job started with. Where the names are gone, as
-    /// after a logout, the supervisor's descriptors lead to the files.
+    /// by it alone. So is the numbering, which fits the variables that the job started with. Where the names are gone,
+    /// as after a logout, the supervisor's descriptors lead to the files.
     pub fn adopt(
         folder: &Path,
         cut: &SliceConfig<'_>,
@@ -577,7 +577,7 @@ mod tests {
         held.resize(&grants, Compute::default());
         assert_eq!(held.repair().unwrap(), None);
         assert_eq!(slot.reserve(0, 1).unwrap_err().limit, 0);
-        // Its grant is told as ever.
+        // The daemon reports its grant as before.
         assert_eq!(held.read().unwrap().usage(0).limit, 8 << 30);
         forge(&folder, 272, 8 << 30);
         forge(&folder, 160, 0);

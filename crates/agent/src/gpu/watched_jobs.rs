@@ -56,12 +56,12 @@ pub struct WatchedJobs {
     /// PID namespaces of containers, with the job of each.
     namespaces: BTreeMap<u64, JobId>,
     /// Oldest first.
-    released: VecDeque<ReleasedJob>,
+    released: VecDeque<Arc<ReleasedJob>>,
     version: u64,
 }
 
 /// A job whose slice was released, with the control groups in which a process of it may have stayed.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct ReleasedJob {
     job: JobId,
     /// Its control group and that group's inode. A group that is made anew at the same path has another.
@@ -108,15 +108,11 @@ impl WatchedJobs {
         self.namespaces.retain(|_, whose| *whose != job);
         if let Some(entry) = self.entries.remove(&job) {
             self.version += 1;
-            let inode = |folder: &PathBuf| machine().cgroup_id(folder).ok().flatten();
-            let cgroup = entry
-                .cgroup
-                .and_then(|folder| Some((inode(&folder)?, folder)));
-            self.add_released(
-                job,
-                cgroup.map(|(inode, folder)| (folder, inode)),
-                entry.pods,
-            );
+            let cgroup = entry.cgroup.and_then(|folder| {
+                let inode = machine().cgroup_id(&folder).ok().flatten()?;
+                Some((folder, inode))
+            });
+            self.add_released(job, cgroup, entry.pods);
         }
     }
 
@@ -128,7 +124,8 @@ impl WatchedJobs {
         if self.released.len() >= MOST_RELEASED {
             self.released.pop_front();
         }
-        self.released.push_back(ReleasedJob { job, cgroup, pods });
+        let released = Arc::new(ReleasedJob { job, cgroup, pods });
+        self.released.push_back(released);
         self.version += 1;
     }
 
@@ -150,7 +147,7 @@ impl WatchedJobs {
                     .cgroup_id(folder)
                     .is_ok_and(|now| now == Some(inode))
         };
-        let is_its = |one: &&ReleasedJob| {
+        let is_its = |one: &&Arc<ReleasedJob>| {
             let by_group = one.cgroup.as_ref();
             by_group.is_some_and(|(folder, inode)| is_same(folder, *inode))
                 || one.pods.iter().any(|uid| pods.contains(uid))

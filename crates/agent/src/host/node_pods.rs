@@ -5,11 +5,11 @@
 //! process in no pod                    root's shell on the node, a service     ─► served, by its user's role
 //! process in another pod               also as root, also with a host path     ─► refused
 //! ```
-//! A control group names the pod of a process, and no process of a pod can leave it. Root in a container is root for the
-//! socket's credentials, so the user alone says nothing.
+//! A control group names the pod of a process, and no process of a pod can leave it. Root in a container is root for
+//! the socket's credentials, so the user does not tell a container from the node.
 //!
-//! In a rolling update the old and the new node pod run side by side, and each plugin calls the daemon that serves. So a
-//! daemon writes the uid of its pod into a folder of root's before it waits for its predecessor.
+//! In a rolling update the old and the new node pod run side by side, and each plugin calls the daemon that serves. So
+//! a daemon writes the uid of its pod into a folder of root's before it waits for its predecessor.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -17,7 +17,8 @@ use std::os::fd::{AsFd, AsRawFd as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use super::process::{Process, proc_path, ticks};
+use super::cgroup::groups_of;
+use super::process::{Process, ticks};
 use crate::host::clock::boot_ns;
 
 /// Most files in the folder; the oldest one goes first. An update has two node pods at a time, and a node that is
@@ -46,7 +47,7 @@ impl NodePods {
             .mode(0o700)
             .create(folder)?;
         remove_oldest(folder)?;
-        let before = predecessor.and_then(|pid| pod_of(&groups(pid)?));
+        let before = predecessor.and_then(|pid| pod_of(&groups_of(pid)?));
         for pod in before.into_iter().chain([own]) {
             fs::write(folder.join(pod), "")?;
         }
@@ -74,7 +75,7 @@ impl NodePods {
         };
         let read = || {
             let peer = connected()?;
-            let groups = groups(peer.process.pid)?;
+            let groups = groups_of(peer.process.pid)?;
             // The groups are those of the process that connected only if that process still runs.
             peer.runs().then_some(groups)
         };
@@ -123,12 +124,8 @@ fn pid_of(pidfd: &impl AsFd) -> Option<u32> {
     line.trim().parse().ok()
 }
 
-fn groups(pid: u32) -> Option<String> {
-    fs::read_to_string(proc_path(pid, "cgroup")).ok()
-}
-
-/// The pod of a process: the outermost one, as a container may make groups of any name below its own. A container of the
-/// reader's own pod shows no pod, as the kernel leaves out what both groups share (cgroup_namespaces(7)).
+/// The pod of a process: the outermost one, as a container may make groups of any name below its own. A container of
+/// the reader's own pod shows no pod, as the kernel leaves out what both groups share (cgroup_namespaces(7)).
 fn pod_of(groups: &str) -> Option<String> {
     pods_of(groups).next()
 }
@@ -240,7 +237,7 @@ mod tests {
         let pods = NodePods::register(&folder.path().join("pods"), POD, None).unwrap();
         let (one, _other) = UnixStream::pair().unwrap();
         let me = std::process::id();
-        if pod_of(&groups(me).unwrap()).is_none() {
+        if pod_of(&groups_of(me).unwrap()).is_none() {
             assert_eq!(pods.refusal(&one, Some(me)), None);
         }
         let peer = Peer {

@@ -156,13 +156,17 @@ pub async fn keep(client: Client, seen: Arc<Cache>, leaders: Arc<LeaderCache>) {
         let elapsed = now.duration_since(std::mem::replace(&mut sampled, now));
         let day = Timestamp::now().to_zoned(TimeZone::UTC).date().to_string();
         let (slices, claims) = (seen.slices.state(), leaders.claims.state());
+        // Nearly all projects count in one size of GPU.
+        let mut by_size: BTreeMap<u64, BTreeMap<String, u64>> = BTreeMap::new();
         for (project, _) in &projects {
             let whole = project.gpu_memory.get();
-            let held = held(
-                slices.iter().map(AsRef::as_ref),
-                claims.iter().map(AsRef::as_ref),
-                whole,
-            );
+            let held = by_size.entry(whole).or_insert_with(|| {
+                held(
+                    slices.iter().map(AsRef::as_ref),
+                    claims.iter().map(AsRef::as_ref),
+                    whole,
+                )
+            });
             let own = project.namespaces.iter().filter_map(|name| held.get(name));
             let bytes = own.fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
             ledger.add(&project.name, &day, bytes, elapsed);

@@ -184,16 +184,22 @@ fn group(name: &str) -> Option<std::path::PathBuf> {
     })
 }
 
+/// The control group of a pod, and two processes, the first of them in it.
+fn in_pod(uid: &str) -> Option<(std::path::PathBuf, Tree)> {
+    let group = group(&format!("pod{uid}"))?;
+    let tree = Tree::of(&CHILD.repeat(2), 2);
+    std::fs::write(group.join("cgroup.procs"), tree.pids[0].to_string()).unwrap();
+    Some((group, tree))
+}
+
 #[test]
 fn a_process_without_its_claims_mounts_is_known_by_the_group_of_its_pod() {
     let uid = format!("0f9a3c1e-5d0b-4a53-9a2e-{:012x}", std::process::id());
-    let Some(group) = group(&format!("pod{uid}")) else {
+    let Some((group, tree)) = in_pod(&uid) else {
         eprintln!("SKIPPED: no control groups here");
         return;
     };
     let folder = tempfile::tempdir().unwrap();
-    let tree = Tree::of(&CHILD.repeat(2), 2);
-    std::fs::write(group.join("cgroup.procs"), tree.pids[0].to_string()).unwrap();
     let mut roster = WatchedJobs::default();
     let mut claim = entry(&folder, "3", Vec::new());
     claim.mounts.extend(mounts::MountSource::of(folder.path()));
@@ -214,13 +220,11 @@ fn a_process_without_its_claims_mounts_is_known_by_the_group_of_its_pod() {
 #[test]
 fn a_process_in_the_control_group_of_a_released_claim_is_known_and_is_no_jobs() {
     let uid = format!("1f9a3c1e-5d0b-4a53-9a2e-{:012x}", std::process::id());
-    let Some(group) = group(&format!("pod{uid}")) else {
+    let Some((group, tree)) = in_pod(&uid) else {
         eprintln!("SKIPPED: no control groups here");
         return;
     };
     let folder = tempfile::tempdir().unwrap();
-    let tree = Tree::of(&CHILD.repeat(2), 2);
-    std::fs::write(group.join("cgroup.procs"), tree.pids[0].to_string()).unwrap();
     let mut roster = WatchedJobs::default();
     let mut kin = Attribution::default();
     let left = tree.pids[0];
