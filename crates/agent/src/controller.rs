@@ -171,6 +171,7 @@ impl Controller {
                 watchlist: Watchlist::default(),
                 bypasses,
                 accounts_only: HashSet::new(),
+                worker_holds: Vec::new(),
                 observed_at: 0,
                 leftovers: Vec::new(),
             },

@@ -65,8 +65,8 @@ use crate::registry::Membership;
 use crate::registry::entry::Writer;
 use crate::supervisor::forkserver;
 use crate::supervisor::watch::Watch;
-pub use front_end::FrontEndTask;
 use front_end::RunningFrontEnd;
+pub use front_end::{FrontEndTask, TellHolds};
 use listen::Listeners;
 use systemd::Notify;
 use worker_reports::{checkpoint_reports, mig_reports, prune_requests, samples};
@@ -319,14 +319,17 @@ fn serve(
         gpu_time: Arc::default(),
         boards: Arc::default(),
         matches: Arc::default(),
+        front_end: beside.as_ref().map(|beside| Arc::clone(&beside.withdraw)),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .on_thread_start(yield_to_controller)
         .build();
     let runtime = runtime.map_err(|error| internal("cannot start the server", &error))?;
+    let holds = mailbox.clone();
+    let tell_holds = move |found| holds.post(Message::WorkerHolds(found));
     // Its calls wait in the socket until the server accepts them.
-    let beside = RunningFrontEnd::start(beside, &home, count)
+    let beside = RunningFrontEnd::start(beside, &home, count, Box::new(tell_holds))
         .map_err(|error| internal("cannot start a thread", &error))?;
     let ended = runtime.block_on(serve_until_stopped(
         api,

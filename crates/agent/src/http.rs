@@ -30,8 +30,9 @@ pub mod token;
 mod upload;
 mod usage;
 mod web;
+pub mod withdraw;
 
-use crate::controller::request::{Act, Milestone, ProjectAct, Reply};
+use crate::controller::request::{Act, Cancellation, Milestone, ProjectAct, Reply};
 use std::os::unix::net::UnixListener as StdListener;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -44,6 +45,7 @@ use axum::http::request::Parts;
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch, post, put};
+use divvy_api::front_end::Withdrawn;
 use divvy_api::home::Home;
 use divvy_api::v1::{self, Error, ErrorCode, List};
 use divvy_api::version;
@@ -65,6 +67,7 @@ use crate::host::live::Live;
 use crate::host::node_pods::NodePods;
 use crate::host::process::Process;
 use crate::journal;
+use crate::model::cause::Cause;
 use crate::model::event::JobEvent;
 use crate::model::policy::check_priority;
 use crate::model::recommend::{self, RunFilter};
@@ -80,6 +83,7 @@ use server::Server;
 use socket::Socket;
 use token::Token;
 use upload::{LARGE, Uploads};
+use withdraw::Withdraw;
 
 /// Longest long poll. Clients ask again.
 const POLL_LIMIT: Duration = Duration::from_secs(300);
@@ -112,6 +116,8 @@ pub struct Api {
     pub gpu_time: Arc<Mutex<GpuTimeTotals>>,
     pub boards: Arc<Boards>,
     pub matches: Arc<KeptMatches>,
+    /// Where a front end takes its tasks out of the other system's queues.
+    pub front_end: Option<Withdraw>,
 }
 
 impl Api {
@@ -511,21 +517,64 @@ async fn cancel(
     Extension(sight): Extension<Visibility>,
     Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
+    how: Option<Body<v1::CancelJob>>,
 ) -> Result<Response, ApiError> {
     let asks = CallContext {
         api: &api,
         visibility: sight,
         caller: &caller,
     };
-    let by = Box::new(caller.clone());
-    act_on_jobs(asks, &reference, Act::Cancel, |reference, reply| {
-        Message::Cancel {
-            reference,
-            by,
-            reply,
+    let job = match resolve(&api, &reference).await? {
+        JobRef::Array(array) => return asks.act(array, Act::Cancel).await,
+        job => job.to_string(),
+    };
+    let mut how = Cancellation {
+        asked: how.map(|Body(how)| how).unwrap_or_default(),
+        agreed: false,
+    };
+    let cancelled = match cancel_one(&api, &caller, &job, &how).await {
+        // The job stands for a task in a queue of the front end, which takes it from there first.
+        Err(error) if error.details["front_end"] == true => {
+            let Some(front_end) = &api.front_end else {
+                return Err(error.into());
+            };
+            let because = Cause::requested_by("cancelled", &caller).words;
+            let number = error.details["number"].as_str().unwrap_or(&job).to_owned();
+            match withdraw::withdraw(front_end, number, because).await? {
+                Withdrawn::Claimed => {
+                    how.agreed = true;
+                    cancel_one(&api, &caller, &job, &how).await?
+                }
+                Withdrawn::Done => {
+                    let reference = job.clone();
+                    let now = api.mailbox.query(move |queries| queries.job(&reference));
+                    now.await?
+                }
+            }
         }
-    })
-    .await
+        answer => answer?,
+    };
+    Ok(list("JobList", vec![cancelled])?.into_response())
+}
+
+async fn cancel_one(
+    api: &Api,
+    caller: &Caller,
+    job: &str,
+    how: &Cancellation,
+) -> Result<v1::Job, Error> {
+    let (reference, by, how) = (
+        job.to_owned(),
+        Box::new(caller.clone()),
+        Box::new(how.clone()),
+    );
+    let cancel = api.mailbox.request(|reply| Message::Cancel {
+        reference,
+        how,
+        by,
+        reply,
+    });
+    cancel.await
 }
 
 /// Does something to one job, or to every job of an array that it can be done to.

@@ -41,11 +41,11 @@ use crate::route::LOG_FROM;
 use crate::v1::brief::Lines;
 use crate::v1::job_query::{NEXT, TOTAL};
 use crate::v1::{
-    Advice, Board, Brief, Claim, ConfigReload, ConfigValue, Confirm, DockerArgs, Error, ErrorBody,
-    ErrorCode, Event, EventQuery, Exec, Gpu, GpuChange, GpuChanged, HeldClaim, History, Job,
-    JobPage, JobQuery, JobState, List, MigGc, MigInstance, MigPlacement, MigPlanned, MigWanted,
-    Node, Oom, Project, ProjectChange, Queue, Resize, Signal, SignalJob, Submit, Suspend, Usage,
-    Why,
+    Advice, Board, Brief, CancelJob, Claim, ConfigReload, ConfigValue, Confirm, DockerArgs, Error,
+    ErrorBody, ErrorCode, Event, EventQuery, Exec, Gpu, GpuChange, GpuChanged, HeldClaim, History,
+    Job, JobPage, JobQuery, JobState, List, MigGc, MigInstance, MigPlacement, MigPlanned,
+    MigWanted, Node, Oom, Project, ProjectChange, Queue, Resize, Signal, SignalJob, Submit,
+    Suspend, Usage, Why,
 };
 use crate::version;
 
@@ -99,6 +99,8 @@ pub struct Client {
     liveness: Liveness,
     deadline: Option<Duration>,
     idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
+    /// The only process that may answer.
+    process: Option<i32>,
 }
 
 /// Room is made at once for so many bytes of an answer, and for what is beyond as it comes.
@@ -106,6 +108,10 @@ const FORESEEN: usize = 64 << 20;
 
 /// Pause between two tries to reach a daemon with a full connection queue.
 const QUEUE_PAUSE: Duration = Duration::from_millis(50);
+
+/// Between two looks at which process a socket's path leads to: a queue is looked at every five seconds, so another
+/// daemon's jobs are at most seen once.
+const IDENTITY_CHECK: Duration = Duration::from_secs(2);
 
 /// A successful answer, with the connection it came over.
 struct Answer {
@@ -121,7 +127,42 @@ impl Client {
             liveness: Liveness::new(socket.into()),
             deadline: None,
             idle: Mutex::new(Vec::new()),
+            process: None,
         }
+    }
+
+    /// Takes answers of this process alone. A socket's path may be another daemon's by now, whose jobs are others.
+    #[must_use]
+    pub fn of_process(mut self, pid: u32) -> Self {
+        self.process = Some(pid.cast_signed());
+        self
+    }
+
+    /// Returns once another process answers at the socket's path than the one that this client is for. A path where
+    /// nothing answers is looked at again: the daemon may start to listen later.
+    pub async fn replaced(&self) -> Error {
+        loop {
+            if let Ok(stream) = UnixStream::connect(self.socket()).await
+                && let Ok(peer) = stream.peer_cred()
+                && let Some(error) = self.other_process(peer.pid())
+            {
+                return error;
+            }
+            sleep(IDENTITY_CHECK).await;
+        }
+    }
+
+    /// The refusal of a process that is not the one that this client is for.
+    fn other_process(&self, peer: Option<i32>) -> Option<Error> {
+        let only = self.process?;
+        let peer = peer.filter(|peer| *peer != only)?;
+        let why = format!(
+            "the socket {} belongs to the daemon with process {peer}, not to this one (process {only})",
+            self.socket().display()
+        );
+        Some(Error::new(ErrorCode::NoDaemon, why).hint(
+            "give each daemon a DIVVY_HOME of its own, and never remove it while the daemon runs",
+        ))
     }
 
     /// Fails a call if its answer does not begin within `deadline`. Calls that wait, such as [`Client::wait`], need a
@@ -456,8 +497,12 @@ impl Client {
 
     /// Cancels; answers the job as it is right after, perhaps still `stopping`.
     pub async fn cancel(&self, reference: &str) -> Result<Job, Error> {
-        self.post(&job_path(reference, "/cancel"), &serde_json::json!({}))
-            .await
+        self.cancel_as(reference, &CancelJob::default()).await
+    }
+
+    /// The same, of a front end that says why the job ends.
+    pub async fn cancel_as(&self, reference: &str, how: &CancelJob) -> Result<Job, Error> {
+        self.post(&job_path(reference, "/cancel"), how).await
     }
 
     /// Answers the job once it is where `what` says, or as it is after `timeout`: look at its state.
@@ -769,6 +814,9 @@ impl Client {
             rustix::process::geteuid().as_raw(),
             self.socket(),
         )?;
+        if let Some(error) = self.other_process(peer.pid()) {
+            return Err(error);
+        }
         let (sender, connection) = handshake(TokioIo::new(stream))
             .await
             .map_err(|error| self.lost(&error))?;

@@ -10,6 +10,8 @@ pub mod daemon;
 pub mod disposition;
 pub mod error_chain;
 pub mod frame;
+#[cfg(feature = "client")]
+pub mod front_end;
 pub mod home;
 pub mod last_lines;
 #[cfg(feature = "openapi")]

@@ -27,6 +27,7 @@ pub fn document() -> Value {
         add::<v1::Resize>,
         add::<v1::JobChange>,
         add::<v1::Suspend>,
+        add::<v1::CancelJob>,
         add::<v1::JobsChange>,
         add::<v1::JobsChanged>,
         add::<v1::Confirm>,

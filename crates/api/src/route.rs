@@ -502,6 +502,7 @@ pub const ROUTES: &[Route] = &[
     },
     Route {
         method: "POST",
+        body: Body::Json("CancelJob"),
         ..get(
             "/v1/jobs/{job}/cancel",
             "Take a job out of its queue, or stop it; for an array, every job that has not ended",

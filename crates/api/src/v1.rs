@@ -51,10 +51,10 @@ pub use exec::{Exec, ExecEnd, Signal, SignalJob, Terminal};
 pub use gpu::{Gpu, GpuAvailable, GpuHeldElsewhere, GpuLost, GpuProcess, GpuSlice};
 pub use history::{History, HistoryFigure};
 pub use job::{
-    After, Amount, Array, ArrayTask, Asker, ComputeTime, EndReason, Event, Idle, IdleAction,
-    Isolation, Job, JobChange, JobGroup, JobHold, JobMemory, JobState, Limiter, LimiterForm,
-    MemoryPlace, ReasonCode, Resize, Runner, Slice, Submit, Suspend, TaskBound, TaskBoundKind,
-    UsualRun, Why, WhyChange, WhyGpu, WhyHolder,
+    After, Amount, Array, ArrayTask, Asker, CancelJob, ComputeTime, EndReason, Event, Idle,
+    IdleAction, Isolation, Job, JobChange, JobGroup, JobHold, JobMemory, JobState, Limiter,
+    LimiterForm, MemoryPlace, ReasonCode, Resize, Runner, Slice, Submit, Suspend, TaskBound,
+    TaskBoundKind, UsualRun, Why, WhyChange, WhyGpu, WhyHolder,
 };
 pub use job_query::{JobPage, JobQuery};
 pub use mig::{

@@ -14,7 +14,7 @@ use crate::controller::mailbox::Message;
 use crate::controller::mig::{mode, report};
 use crate::controller::query::reference;
 use crate::controller::state::State;
-use crate::controller::{claims, disk_full, observe, waiters};
+use crate::controller::{claims, disk_full, observe, sharing, waiters};
 use crate::journal::StoreError;
 use crate::supervisor::watch::WatchEvent;
 
@@ -122,11 +122,12 @@ fn dispatch(
         }
         Message::Cancel {
             reference,
+            how,
             by,
             reply,
         } => {
             let result = on_job(state, fx, io, &reference, |state, fx, id| {
-                cancel::cancel_job(&mut state.jobs, fx, io, id, &by)
+                cancel::cancel_job(&mut state.jobs, fx, io, id, &how, &by)
             })?;
             fx.replies.job(reply, result);
         }
@@ -207,6 +208,10 @@ fn dispatch(
         Message::MigReport(report) => report::apply_mig_report(state, fx, io, *report)?,
         Message::CheckpointReport(report) => {
             offload::apply_checkpoint_report(&mut state.jobs, fx, io, *report)?
+        }
+        Message::WorkerHolds(holds) => {
+            state.gpus.worker_holds = holds;
+            fx.replan |= sharing::take_over(&mut state.gpus, io);
         }
         Message::Sampled(sample) => observe::apply_sample(state, fx, io, &sample)?,
         Message::ObservationFailed(why) => {

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
+use divvy_api::front_end::WorkerHold;
 use divvy_api::v1::{
     Claim, ConfigReload, Confirm, Error, ErrorCode, GpuChange, GpuChanged, Job, JobChange, MigGc,
     MigInstance, Project, Resize, Submit,
@@ -33,7 +34,7 @@ use crate::controller::query::job_summary::JobSummary;
 use crate::controller::query::queries::Queries;
 use crate::controller::reload::Reread;
 use crate::controller::request::{
-    Act, ActOutcome, MatchingJobs, Milestone, ProjectAct, Reply, Selection,
+    Act, ActOutcome, Cancellation, MatchingJobs, Milestone, ProjectAct, Reply, Selection,
 };
 use crate::gpu::mig::MigReport;
 use crate::gpu::sample::NodeSample;
@@ -106,6 +107,7 @@ pub enum Message {
     /// Stops a job for good.
     Cancel {
         reference: String,
+        how: Box<Cancellation>,
         by: Box<Caller>,
         reply: Reply<Job>,
     },
@@ -180,6 +182,8 @@ pub enum Message {
     Watch(WatchEvent),
     /// An observation of the driver and the ledgers.
     Sampled(Box<NodeSample>),
+    /// Parts of GPUs that workers of other daemons use, all that the front end knows.
+    WorkerHolds(Vec<WorkerHold>),
     /// The report of a checkpoint operation.
     CheckpointReport(Box<checkpoint::CheckpointReport>),
     /// The report of a MIG command.
@@ -234,6 +238,7 @@ impl Message {
             | Self::RecordEvent { .. }
             | Self::Watch(_)
             | Self::Sampled(_)
+            | Self::WorkerHolds(_)
             | Self::CheckpointReport(_)
             | Self::MigReport(_)
             | Self::ObservationFailed(_)

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use divvy_api::v1::{Error, JobAction, JobChange, ProjectChange};
+use divvy_api::v1::{CancelJob, Error, JobAction, JobChange, ProjectChange};
 use divvy_core::JobId;
 use tokio::sync::oneshot;
 
@@ -42,6 +42,14 @@ pub struct MatchingJobs {
     pub filter: Arc<JobFilter>,
     /// Other jobs are not selected.
     pub only: Option<BTreeSet<JobId>>,
+}
+
+/// How a job is cancelled.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cancellation {
+    pub asked: CancelJob,
+    /// The front end has agreed: the work that the job stands for is in no other system's queue.
+    pub agreed: bool,
 }
 
 /// An act on every job of a selection that accepts it.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use divvy_api::v1::Runner;
-use divvy_core::{Bytes, GpuUuid, Grant, JobState};
+use divvy_core::{Bytes, GpuUuid, Grant, HeldElsewhere, JobState};
 
 use crate::controller::active_set;
 use crate::controller::io::Io;
@@ -20,11 +20,25 @@ pub(in crate::controller) fn refresh(gpus: &mut GpuState, io: &Io) -> bool {
     io.registry.refresh() && take_over(gpus, io)
 }
 
-/// Takes over what the last look at the registry has found; whether that is another amount.
-fn take_over(gpus: &mut GpuState, io: &Io) -> bool {
+/// Takes over what the last look at the registry has found, and what the front end knows of other workers; whether that
+/// is another amount.
+pub(in crate::controller) fn take_over(gpus: &mut GpuState, io: &Io) -> bool {
     let mut has_changed = false;
     for device in &mut gpus.devices {
-        let elsewhere = io.registry.elsewhere(&device.gpu.uuid);
+        let mut elsewhere = io.registry.elsewhere(&device.gpu.uuid);
+        let of_workers = gpus.worker_holds.iter();
+        let of_workers = of_workers.filter(|held| held.gpu == device.gpu.index);
+        elsewhere.extend(of_workers.map(|held| {
+            let share = u64::from(held.share.min(1000));
+            let memory = Bytes::new(device.gpu.usable().get() / 1000 * share);
+            HeldElsewhere {
+                holder: held.holder.clone(),
+                share,
+                memory,
+                // Its processes are unmanaged here, and what they use is part of its fraction.
+                used: memory,
+            }
+        }));
         has_changed |= device.gpu.elsewhere != elsewhere;
         device.gpu.elsewhere = elsewhere;
     }

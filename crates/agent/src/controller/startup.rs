@@ -1,5 +1,6 @@
 //! Startup: the daemon compares the journal with the machine, and adopts the jobs that still run.
 
+use divvy_core::job::StopReason;
 use divvy_core::{JobId, JobState};
 
 use super::admission::dependencies::DependencyOutcomes;
@@ -8,7 +9,7 @@ use crate::controller::admission::dependencies;
 use crate::controller::claims::{entries, files};
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{container, job_sync, resize, start};
+use crate::controller::lifecycle::{cancel, container, job_sync, resize, start};
 use crate::controller::mig::{claim, mode};
 use crate::controller::observe::{reconcile, unjournaled};
 use crate::controller::state::mig::is_divided;
@@ -63,6 +64,13 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
         let Some(active) = state.jobs.active.get_mut(id) else {
             continue;
         };
+        if io.config.front_end.is_none() && cancel::stands_for_a_task(&active.job) {
+            // Without its front end no client would ever confirm it, and its slice would stay unused.
+            active.job.run_state.withdrawn = true;
+            let words = "withdrawn: this daemon serves no ClearML server";
+            cancel::stop_job(&mut state.jobs, fx, io, *id, StopReason::Cancel, words)?;
+            continue;
+        }
         if active.job.state == JobState::Queued {
             unjournaled::end_spent(state, fx, io, *id)?;
             dependencies::check_dependencies(&mut state.jobs, fx, io, *id, &mut outcomes)?;

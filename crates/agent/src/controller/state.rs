@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use divvy_api::front_end::WorkerHold;
 use divvy_core::reconcile::{BootNanos, BypassKind, Watchlist};
 use divvy_core::{GpuUuid, JobId, Project, Wait};
 
@@ -81,6 +82,8 @@ pub struct Jobs {
 /// What the last observations showed of the GPUs.
 pub struct GpuState {
     pub devices: Vec<Device>,
+    /// Parts of them that workers of other daemons use, as the front end knows.
+    pub worker_holds: Vec<WorkerHold>,
     /// Held GPUs that were lost at the last observation.
     pub lost: BTreeSet<GpuUuid>,
     /// Held GPUs without a list of their processes in the last observation. `None` before the first one.

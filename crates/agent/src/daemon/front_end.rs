@@ -7,12 +7,18 @@ use std::fmt;
 use std::io;
 use std::thread;
 
+use divvy_api::front_end::WorkerHold;
 use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode, FrontEnd};
 use tokio::sync::oneshot;
 
+use crate::http::withdraw::Withdraw;
+
+/// Tells the controller which parts of GPUs other daemons' workers use: all of them, each time.
+pub type TellHolds = Box<dyn Fn(Vec<WorkerHold>) + Send>;
+
 /// What a front end does all the while.
-pub type Work = Box<dyn FnOnce(&Home, u32) -> Result<(), Error> + Send>;
+pub type Work = Box<dyn FnOnce(&Home, u32, TellHolds) -> Result<(), Error> + Send>;
 
 /// A front end.
 pub struct FrontEndTask {
@@ -20,8 +26,11 @@ pub struct FrontEndTask {
     pub about: FrontEnd,
     /// The daemon's first line: what its tasks run in.
     pub notice: String,
-    /// Works until it is told to stop, or cannot; given the daemon's home and how many GPUs it serves.
+    /// Works until it is told to stop, or cannot; given the daemon's home, how many GPUs it serves, and the way to tell
+    /// what others use of them.
     pub run: Work,
+    /// Takes a job's task out of its queue.
+    pub withdraw: Withdraw,
     /// Tells it to stop.
     pub stop: Box<dyn Fn() + Send>,
 }
@@ -46,7 +55,12 @@ impl RunningFrontEnd {
     ///
     /// # Errors
     /// When there is no thread to be had.
-    pub(super) fn start(beside: Option<FrontEndTask>, home: &Home, gpus: u32) -> io::Result<Self> {
+    pub(super) fn start(
+        beside: Option<FrontEndTask>,
+        home: &Home,
+        gpus: u32,
+        holds: TellHolds,
+    ) -> io::Result<Self> {
         let Some(FrontEndTask {
             run, stop, about, ..
         }) = beside
@@ -58,7 +72,7 @@ impl RunningFrontEnd {
         };
         let (done, ended) = oneshot::channel();
         let home = home.clone();
-        let work = move || drop(done.send(run(&home, gpus)));
+        let work = move || drop(done.send(run(&home, gpus, holds)));
         thread::Builder::new().name(about.kind).spawn(work)?;
         Ok(Self {
             stop: Some(stop),
@@ -122,19 +136,20 @@ mod tests {
         let beside = FrontEndTask {
             about: about(),
             notice: String::new(),
-            run: Box::new(move |_, gpus| {
+            withdraw: std::sync::Arc::new(|_| ()),
+            run: Box::new(move |_, gpus, _| {
                 told.lock().unwrap().recv().unwrap();
                 Err(Error::new(ErrorCode::Conflict, format!("{gpus} GPUs")))
             }),
             stop: Box::new(move || stop.lock().unwrap().send(()).unwrap()),
         };
-        let mut working = RunningFrontEnd::start(Some(beside), &home(), 3).unwrap();
+        let mut working = RunningFrontEnd::start(Some(beside), &home(), 3, Box::new(drop)).unwrap();
         assert_eq!(working.stopped().await.unwrap_err().message, "3 GPUs");
     }
 
     #[tokio::test(flavor = "current_thread")]
     async fn where_there_is_none_nothing_is_waited_for() {
-        let mut working = RunningFrontEnd::start(None, &home(), 1).unwrap();
+        let mut working = RunningFrontEnd::start(None, &home(), 1, Box::new(drop)).unwrap();
         assert!(working.stopped().await.is_ok());
         let waited = tokio::time::timeout(std::time::Duration::ZERO, working.ended());
         assert!(waited.await.is_err(), "nobody has ended");

@@ -86,6 +86,21 @@ impl Store {
         .map(drop)
     }
 
+    /// Forgets what a job holds: none of it counts.
+    pub fn drop_allocations(&self, job: JobId) -> Result<(), StoreError> {
+        let drop_rows = || -> rusqlite::Result<usize> {
+            for table in ["usage", "holding"] {
+                self.db
+                    .prepare_cached(&format!("DELETE FROM {table} WHERE job = ?1"))?
+                    .execute([job.0])?;
+            }
+            Ok(0)
+        };
+        drop_rows()
+            .map(drop)
+            .map_err(sql("delete a withdrawn job's allocations"))
+    }
+
     /// Counts what a job holds up to `at`, and begins anew from there.
     pub fn split_usage(&self, job: &Job, at: Timestamp) -> Result<(), StoreError> {
         let turn = || -> rusqlite::Result<usize> {

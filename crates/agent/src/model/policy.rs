@@ -331,6 +331,9 @@ pub struct RunState {
     /// Digest of the confirmation for the slice that it has, or had last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confirmed: Option<String>,
+    /// Its front end has withdrawn it, so its record goes with its end.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub withdrawn: bool,
     /// It is not placed before it is released.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,

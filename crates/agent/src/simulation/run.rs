@@ -239,6 +239,7 @@ impl Run {
                 (
                     Message::Cancel {
                         reference,
+                        how: Box::default(),
                         by,
                         reply,
                     },
@@ -900,6 +901,7 @@ impl Run {
             self.inbox.push(match self.manner.cancels {
                 true => Message::Cancel {
                     reference,
+                    how: Box::default(),
                     by: Box::new(accounts::caller(ME)),
                     reply,
                 },

@@ -95,7 +95,7 @@ fn every_route_of_the_document_is_served_and_answers_what_it_says() {
         let body = match (route.method, route.body) {
             ("POST", Body::Json("Resize")) => r#"{"amount":{"kind":"memory","bytes":1073741824}}"#,
             (_, Body::Json("JobChange")) => r#"{"priority":-1,"time_limit_s":60}"#,
-            (_, Body::Json("Suspend")) => "{}",
+            (_, Body::Json("Suspend" | "CancelJob")) => "{}",
             (_, Body::Json("JobsChange")) => r#"{"action":"cancel","dry_run":true}"#,
             (_, Body::Json("Confirm")) => r#"{"attempt":1,"labels":{"front.task":"t1"}}"#,
             (_, Body::Json("Exec")) => r#"{"command":["true"]}"#,

@@ -730,6 +730,21 @@ pub struct Slice {
     pub share_target: Option<u16>,
 }
 
+/// Body of `POST /v1/jobs/{id}/cancel`. Only the daemon's own user may set a field: the fields are for its front ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct CancelJob {
+    /// Why the job ends, in the front end's words, at most 256 bytes: `dequeued on the ClearML server by Ana`. Absent:
+    /// the caller cancels it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub because: Option<String>,
+    /// Delete the job's record. It only stood for work in another system's queue, and its program never started. Not
+    /// allowed once it was confirmed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub withdraw: bool,
+}
+
 /// Body of `POST /v1/jobs/{id}/suspend`.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]

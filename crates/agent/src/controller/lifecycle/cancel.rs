@@ -11,9 +11,11 @@ use crate::auth::Caller;
 use crate::controller::claims;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
+use crate::controller::lifecycle::hold::TASK;
 use crate::controller::lifecycle::{finalize, start};
 use crate::controller::observe::usage;
 use crate::controller::query::reference::has_ended;
+use crate::controller::request::Cancellation;
 use crate::controller::state::Jobs;
 use crate::host::clock::{Instant, now};
 use crate::host::error::error_chain;
@@ -23,6 +25,7 @@ use crate::job_dir::JobDir;
 use crate::job_dir::processes::processes_of;
 use crate::journal::StoreError;
 use crate::model::cause::Cause;
+use crate::model::job::{Credentials, Job};
 use crate::supervisor::handle::SupervisorHandle;
 
 pub(in crate::controller) fn cancel_job(
@@ -30,24 +33,68 @@ pub(in crate::controller) fn cancel_job(
     fx: &mut Effects,
     io: &Io,
     id: JobId,
+    how: &Cancellation,
     by: &Caller,
 ) -> Result<Result<JobId, Error>, StoreError> {
     if let Some(error) = claims::refuse_for_claim(jobs, id, "cancelled") {
         return Ok(Err(error));
     }
-    let active = jobs.active.get(&id).map(|active| &active.job.state);
-    if active.is_none_or(|job_state| job_state.outcome().is_some()) {
+    let active = jobs.active.get_mut(&id);
+    let Some(active) = active.filter(|active| active.job.state.outcome().is_none()) else {
         return Ok(Err(has_ended(id)));
+    };
+    let asked = &how.asked;
+    let is_of_front_end = asked.because.is_some() || asked.withdraw;
+    if is_of_front_end && by.account.uid != Credentials::current().uid {
+        let why = format!(
+            "only the daemon's own user may say why job {id} is cancelled, but {} is uid {}",
+            by.account.name, by.account.uid
+        );
+        return Ok(Err(
+            Error::new(ErrorCode::NotAllowed, why).hint("cancel it with an empty body")
+        ));
     }
-    stop_job(
-        jobs,
-        fx,
-        io,
-        id,
-        StopReason::Cancel,
-        Cause::requested_by("cancelled", by),
-    )?;
+    if !is_of_front_end
+        && !how.agreed
+        && io.config.front_end.is_some()
+        && let Some(error) = refuse_for_front_end(&active.job)
+    {
+        return Ok(Err(error));
+    }
+    if asked.withdraw && !active.job.only_stands_for_a_task() {
+        let why = format!("job {id} was confirmed, so its record stays");
+        return Ok(Err(
+            Error::new(ErrorCode::Conflict, why).hint("cancel it without `withdraw`")
+        ));
+    }
+    active.job.run_state.withdrawn |= asked.withdraw;
+    let cause = match &asked.because {
+        Some(words) => words.as_str().into(),
+        None => Cause::requested_by("cancelled", by),
+    };
+    stop_job(jobs, fx, io, id, StopReason::Cancel, cause)?;
     Ok(Ok(id))
+}
+
+/// Whether a job stands for a task that waits on a ClearML server, and its front end has not claimed it.
+pub(in crate::controller) fn stands_for_a_task(job: &Job) -> bool {
+    job.spec.policy.labels.contains_key(TASK) && job.only_stands_for_a_task()
+}
+
+/// The refusal to cancel a job that stands for a task in another system's queue: the task would run all the same. The
+/// front end takes it out of that queue first; `details` has `front_end`.
+fn refuse_for_front_end(job: &Job) -> Option<Error> {
+    stands_for_a_task(job).then(|| {
+        let id = job.reference();
+        let why = format!(
+            "job {id} is a task that waits on a ClearML server, which would give it to a worker all the same"
+        );
+        Error::new(ErrorCode::Conflict, why)
+            .hint(format!(
+                "`divvy cancel {id}`, of this job alone, takes it from its queue on the server"
+            ))
+            .details(serde_json::json!({ "front_end": true, "number": job.id.to_string() }))
+    })
 }
 
 /// Requeues a job that has been placed, once its program is gone.
@@ -81,6 +128,12 @@ pub(in crate::controller) fn requeue_job(
         _ if active.job.spec.runner == Runner::Client => conflict(
             format!("job {id} runs on its client's terminal, so the daemon cannot restart it"),
             "use `divvy submit`: the daemon starts such jobs, and can restart them".to_owned(),
+        ),
+        // Its own agent would tell the server that the task was aborted, and the task would not run again.
+        _ if active.job.spec.policy.labels.contains_key(TASK) => conflict(
+            format!("job {id} is a task of a ClearML server, which alone can queue it again"),
+            "stop the task, reset it and enqueue it on the server; `divvy cancel` stops it"
+                .to_owned(),
         ),
         _ => {
             stop_job(

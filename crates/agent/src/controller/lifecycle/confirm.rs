@@ -44,6 +44,14 @@ impl Job {
             && self.run_state.confirmed.is_none()
     }
 
+    /// The job stands for work that its front end has not taken: no program of it was ever to start.
+    pub(in crate::controller) fn only_stands_for_a_task(&self) -> bool {
+        self.spec.policy.confirm_within_s.is_some()
+            && self.run_state.confirmed.is_none()
+            && self.run_state.runs == 0
+            && self.started_at.is_none()
+    }
+
     /// How long the job keeps its slice while no client asks for it.
     pub(in crate::controller) fn confirm_timeout(&self) -> Duration {
         Duration::from_secs(self.spec.policy.confirm_within_s.unwrap_or_default())

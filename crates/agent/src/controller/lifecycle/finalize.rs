@@ -75,11 +75,14 @@ pub(in crate::controller) fn finalize(
     );
     fx.counters.preempted_done += u64::from(preempted);
     let exited_first = active.job.exited_before_stop(exit);
+    // A front end cancels in words of its own, which name the other system's user.
+    let cause = active.job.run_state.cause.clone();
+    let in_words = cause.as_ref().filter(|cause| cause.by.is_none());
     let stop_text = match &active.job.state {
         JobState::Stopping {
             why: StopReason::Cancel,
             ..
-        } => Some("cancelled"),
+        } => Some(in_words.map_or("cancelled", |cause| &cause.words)),
         JobState::Stopping { why, .. } if !exited_first => match why {
             StopReason::TimeLimit => Some("stopped by its time limit"),
             StopReason::Idle => Some("stopped by its idle rule"),
@@ -211,13 +214,26 @@ pub(in crate::controller) fn journal_end(
             },
         );
     }
+    let mut text = job
+        .state
+        .outcome()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    if job.run_state.withdrawn {
+        text = job.reason.clone().unwrap_or(text);
+        io.store.drop_allocations(id)?;
+    }
     io.store.release_allocations(&job)?;
     io.store.save(&job)?;
-    let text = match (job.state.outcome(), job.exit_code) {
-        (Some(outcome), _) => outcome.to_string(),
-        (None, _) => String::new(),
-    };
     fx.record_event(io, Some(id), "ended", &text)?;
+    if job.run_state.withdrawn {
+        // A job that stood for another system's task and never ran is no work of this machine: its number and its
+        // event are all that stays. Its waiters still get it, because it is active until the replies are sent.
+        io.store.forget_jobs(&[id])?;
+        if let Some(history) = &io.history {
+            history.forget(vec![id.to_string()]);
+        }
+    }
     if let Some(watch) = &io.watch {
         watch.remove(id);
     }

@@ -18,7 +18,7 @@ use crate::model::job::Job;
 use crate::model::policy::Hold;
 
 /// The label of a task that the front end took from a ClearML server.
-const TASK: &str = "clearml.task";
+pub(super) const TASK: &str = "clearml.task";
 
 impl Hold {
     /// A hold by this caller on a job of user `owner`.

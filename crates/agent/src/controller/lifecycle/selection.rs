@@ -17,7 +17,7 @@ use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::query::reference::{JobRef, living_of_array};
 use crate::controller::query::{job_page, view};
-use crate::controller::request::{Act, ActOutcome, MatchingJobs, Selection};
+use crate::controller::request::{Act, ActOutcome, Cancellation, MatchingJobs, Selection};
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::State;
 use crate::journal::StoreError;
@@ -69,7 +69,10 @@ fn act_on_job(
     by: &Caller,
 ) -> Result<Result<JobId, Error>, StoreError> {
     match act {
-        Act::Cancel => cancel::cancel_job(&mut state.jobs, fx, io, id, by),
+        Act::Cancel => {
+            let plain = Cancellation::default();
+            cancel::cancel_job(&mut state.jobs, fx, io, id, &plain, by)
+        }
         Act::Requeue => cancel::requeue_job(&mut state.jobs, fx, io, id, by),
         Act::Suspend => pause::pause_job(&mut state.jobs, fx, io, id, true),
         Act::Resume => pause::pause_job(&mut state.jobs, fx, io, id, false),

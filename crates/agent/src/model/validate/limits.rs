@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 
 use divvy_api::v1::claim::LONGEST_UID;
 use divvy_api::v1::{
-    After, Amount, Array, Claim, ClaimDevice, ClaimEnd, ClaimInstance, Confirm, Container, Error,
-    Exec, GpuChange, JobChange, JobsChange, MigGc, MigWanted, Output, ProjectChange, Resize,
-    SignalJob, Submit, Suspend, Terminal,
+    After, Amount, Array, CancelJob, Claim, ClaimDevice, ClaimEnd, ClaimInstance, Confirm,
+    Container, Error, Exec, GpuChange, JobChange, JobsChange, MigGc, MigWanted, Output,
+    ProjectChange, Resize, SignalJob, Submit, Suspend, Terminal,
 };
 
 use super::usage;
@@ -264,6 +264,28 @@ impl CheckLimits for Suspend {
     fn check_limits(&self) -> Result<(), Error> {
         let Self { release_memory: _ } = self;
         Ok(())
+    }
+}
+
+impl CheckLimits for CancelJob {
+    fn check_limits(&self) -> Result<(), Error> {
+        let Self {
+            because,
+            withdraw: _,
+        } = self;
+        let because = because.as_deref().unwrap_or_default();
+        // It is shown where a label is.
+        at_most(
+            "the reason",
+            because.len(),
+            LONGEST_LABEL.1,
+            "bytes",
+            SHORTER,
+        )?;
+        match because.contains(char::is_control) {
+            true => Err(usage("the reason contains control characters")),
+            false => Ok(()),
+        }
     }
 }
 
@@ -905,6 +927,7 @@ mod schema_tests {
                 "Resize" => refuses::<Resize>(&schemas, name),
                 "JobChange" => refuses::<JobChange>(&schemas, name),
                 "Suspend" => refuses::<Suspend>(&schemas, name),
+                "CancelJob" => refuses::<CancelJob>(&schemas, name),
                 "JobsChange" => refuses::<JobsChange>(&schemas, name),
                 "Exec" => refuses::<Exec>(&schemas, name),
                 "SignalJob" => refuses::<SignalJob>(&schemas, name),
