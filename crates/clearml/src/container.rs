@@ -9,6 +9,7 @@
 //! what would let the container out of that slice is left out of its arguments and named in the task's log.
 
 mod arguments;
+mod environments;
 mod files;
 mod masking;
 mod script;
@@ -43,6 +44,8 @@ pub struct Options {
     pub docker: Option<Vec<String>>,
     /// The stock agent where there is no container: program and arguments that come before `execute`.
     pub agent: Vec<String>,
+    /// Tags of the workers that tasks run as; without them, the daemon's own.
+    pub slot_tags: Vec<String>,
 }
 
 impl Default for Options {
@@ -50,6 +53,7 @@ impl Default for Options {
         Self {
             docker: None,
             agent: vec!["clearml-agent".to_owned()],
+            slot_tags: Vec::new(),
         }
     }
 }
@@ -139,7 +143,10 @@ impl Runner {
     ) -> Result<Self, ConfigError> {
         let tree = &settings.tree;
         let setup = Setup {
-            worker_tags: settings.worker_tags.clone(),
+            worker_tags: match options.slot_tags.is_empty() {
+                true => settings.worker_tags.clone(),
+                false => options.slot_tags.clone(),
+            },
             ..Setup::read(tree, options.docker.as_deref().unwrap_or_default(), vars)?
         };
         let venvs = tree.text("agent.venvs_dir")?;
@@ -233,6 +240,7 @@ impl Runner {
             // Two at once would build in the same folder.
             let venvs = expanded(&self.venvs, &self.setup.vars);
             let venvs = format!("{}.{suffix}", venvs.trim_end_matches('/'));
+            environments::remove_unfinished(Path::new(&venvs));
             env.insert("CLEARML_AGENT__AGENT__VENVS_DIR".into(), venvs);
             env.insert("CLEARML_AGENT_GPU_FRACTIONS".into(), slot.fractions());
         }
@@ -246,11 +254,17 @@ impl Runner {
     }
 
     /// Flags of the agent's `execute`.
-    fn execute_flags(&self) -> &'static str {
-        match self.setup.script.standalone {
-            true => "--full-monitoring --standalone-mode",
-            false => "--full-monitoring",
+    fn execute_flags(&self) -> String {
+        let mut flags = "--full-monitoring".to_owned();
+        if self.setup.script.standalone {
+            flags += " --standalone-mode";
         }
+        // The agent of a task replaces the variable by the value of its own flag.
+        let level = self.setup.vars.get("CLEARML_LOG_LEVEL");
+        if let Some(level) = level.filter(|level| LOG_LEVELS.contains(&level.as_str())) {
+            flags += &format!(" --log-level {level}");
+        }
+        flags
     }
 
     /// Adds the variables that the task's agent needs from the daemon.
@@ -465,11 +479,14 @@ impl Runner {
                 git_copy: (!mounts.git.is_empty()).then_some(git.as_str()),
                 agent: wheel.as_deref().unwrap_or(&self.setup.script.agent),
                 visible: "all",
-                flags: self.execute_flags(),
+                flags: &self.execute_flags(),
             },
         )
     }
 }
+
+/// What `clearml-agent execute --log-level` takes.
+const LOG_LEVELS: [&str; 6] = ["DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL"];
 
 /// Where a wheel of this machine lies in a container.
 fn wheel_inside(wheel: &Path) -> String {

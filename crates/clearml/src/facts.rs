@@ -15,6 +15,8 @@ pub struct Facts {
     pub user_id: Option<String>,
     pub project: Option<String>,
     pub project_id: Option<String>,
+    /// Id of the task that made it: of a pipeline's step, its controller.
+    pub parent_id: Option<String>,
 }
 
 impl Facts {
@@ -32,6 +34,7 @@ impl Facts {
             user_id: of("user", "id"),
             project: of("project", "name"),
             project_id: of("project", "id"),
+            parent_id: of("parent", "id"),
         }
     }
 

@@ -13,6 +13,7 @@
 
 mod context;
 mod coordinator;
+mod doing;
 mod heartbeat;
 pub mod log;
 mod log_forwarder;
@@ -33,7 +34,7 @@ use std::time::Duration;
 use coordinator::Coordinator;
 
 use crate::projects::Projects;
-use crate::{Error, Options, StopSignal};
+use crate::{Error, Options, StopSignal, Ties};
 
 /// How long a worker stays on the server's list unheard, seconds: the stock agent's.
 const TIMEOUT: u64 = 600;
@@ -42,7 +43,7 @@ const TIMEOUT: u64 = 600;
 const LAST_WORD: Duration = Duration::from_secs(5);
 
 /// Serves until told to stop.
-pub(crate) async fn serve(options: Options, stop: StopSignal) -> Result<(), Error> {
+pub(crate) async fn serve(options: Options, stop: StopSignal, ties: Ties) -> Result<(), Error> {
     let (context, queues, gate) = tokio::select! {
         ready = setup::set_up(&options) => ready?,
         () = stop.requested() => return Ok(()),
@@ -64,13 +65,16 @@ pub(crate) async fn serve(options: Options, stop: StopSignal) -> Result<(), Erro
     let beating = tokio::task::spawn_local(heartbeat::send_heartbeats(Arc::clone(&context)));
     let mut coordinator = Coordinator::new(
         Arc::clone(&context),
-        queues,
-        gate,
+        (queues, gate),
         projects,
-        stop,
-        options.keep_children,
+        (stop, options.keep_children),
+        ties,
     );
-    let served = coordinator.serve().await;
+    let served = tokio::select! {
+        served = coordinator.serve() => served,
+        // Its jobs are not this front end's, though their numbers may be the same.
+        other = context.client.replaced() => Err(Error::Agent(other)),
+    };
     beating.abort();
     let unregistering = tokio::time::timeout(LAST_WORD, context.server.unregister(&context.daemon));
     if !matches!(unregistering.await, Ok(Ok(()))) {

@@ -23,7 +23,9 @@ mod stop;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use divvy_api::front_end::{Withdrawal, WorkerHold};
 use divvy_core::{Amount, QueueName};
+use tokio::sync::mpsc;
 
 pub use config::Settings;
 pub use stop::StopSignal;
@@ -86,6 +88,16 @@ pub enum Mode {
     Plain { gpus: Option<String> },
 }
 
+/// Tells the daemon which parts of GPUs other daemons' workers use: all of them, each time.
+pub type TellHolds = Box<dyn Fn(Vec<WorkerHold>)>;
+
+/// What ties the front end to the daemon in whose process it runs, besides calls over the socket.
+pub struct Ties {
+    /// Users' wishes to cancel tasks that wait.
+    pub withdrawals: mpsc::Receiver<Withdrawal>,
+    pub tell_holds: TellHolds,
+}
+
 /// Why the front end does not run, or no longer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -135,6 +147,6 @@ fn runtime() -> Result<tokio::runtime::Runtime, Error> {
 /// # Errors
 /// Before it serves, for every error that prevents it: keys that the server refuses, queues that it does not have, an
 /// agent that does not answer. After that it goes on through every transient failure of server and agent.
-pub fn run(options: Options, stop: StopSignal) -> Result<(), Error> {
-    tokio::task::LocalSet::new().block_on(&runtime()?, frontend::serve(options, stop))
+pub fn run(options: Options, stop: StopSignal, ties: Ties) -> Result<(), Error> {
+    tokio::task::LocalSet::new().block_on(&runtime()?, frontend::serve(options, stop, ties))
 }

@@ -16,6 +16,7 @@ mod token;
 
 pub use body::{
     Container, Entry, Event, Popped, QueueFacts, Stats, Status, StatusReport, Task, Worker,
+    WorkerTask,
 };
 pub use clock::now_ms;
 pub use error::{ServerError, Subcode};

@@ -1,19 +1,25 @@
 //! `daemon --clearml`: the front end to a ClearML Server, in the daemon's own process and over its socket.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
-use divvy_agent::FrontEndTask;
 use divvy_agent::home::Home;
+use divvy_agent::{FrontEndTask, TellHolds};
 use divvy_api::daemon::ClearMlOptions;
 use divvy_api::error_chain::error_chain;
+use divvy_api::front_end::Withdrawal;
 use divvy_api::v1::{Error, ErrorCode, FrontEnd};
 use divvy_clearml::config::ConfigError;
 use divvy_clearml::projects::{Projects, Source};
 use divvy_clearml::server::Subcode;
 use divvy_clearml::slot::daemon_id;
-use divvy_clearml::{Mode, Options, Served, ServerQueue, Settings, StopSignal, container};
+use divvy_clearml::{Mode, Options, Served, ServerQueue, Settings, StopSignal, Ties, container};
 use divvy_core::{Amount, QueueName, QueueSpec};
+use tokio::sync::mpsc::{self, error::TrySendError};
+
+/// Cancels of waiting tasks under way at once. Each is four calls to the server.
+const WITHDRAWALS: usize = 64;
 
 /// Time for the server to accept or refuse the keys. A detached caller sees no later refusal, so it waits longer.
 const DETACHED: Duration = Duration::from_secs(10);
@@ -38,6 +44,7 @@ pub fn front_end(
     };
     let run = container::Options {
         docker: asked.docker,
+        slot_tags: asked.slot_tags.clone(),
         ..match asked.agent {
             Some(agent) => container::Options {
                 agent,
@@ -71,7 +78,18 @@ pub fn front_end(
     };
     let stop = StopSignal::new();
     let told = stop.clone();
-    let work = move |home: &Home, gpus: u32| {
+    let (ask, withdrawals) = mpsc::channel(WITHDRAWALS);
+    let withdraw = move |asked: Withdrawal| {
+        if let Err(error) = ask.try_send(asked) {
+            let Withdrawal { job, reply, .. } = match error {
+                TrySendError::Full(asked) | TrySendError::Closed(asked) => asked,
+            };
+            let why = format!("the front end is busy, so the task of job {job} stays in its queue");
+            let refused = Error::new(ErrorCode::Conflict, why);
+            let _ = reply.send(Err(refused.hint("cancel it again in a few seconds")));
+        }
+    };
+    let work = move |home: &Home, gpus: u32, tell_holds: TellHolds| {
         let options = Options {
             socket: home.socket(),
             records: home.state().join("clearml"),
@@ -87,12 +105,17 @@ pub fn front_end(
             keep_children: asked.keep_children,
             project_by,
         };
-        divvy_clearml::run(options, stop).map_err(failed)
+        let ties = Ties {
+            withdrawals,
+            tell_holds,
+        };
+        divvy_clearml::run(options, stop, ties).map_err(failed)
     };
     Ok(FrontEndTask {
         about,
         notice,
         run: Box::new(work),
+        withdraw: Arc::new(withdraw),
         stop: Box::new(move || told.stop()),
     })
 }

@@ -51,6 +51,7 @@ macro_rules! endpoints {
 endpoints! {
     "auth.login" ("expiration_sec:integer") => auth::login;
     "users.get_current_user" ("") => auth::current_user;
+    "users.get_all" ("id:strings name:string only_fields:strings") => auth::users;
 
     "queues.get_all" ("name:string id:strings tags:strings system_tags:strings only_fields:strings max_task_entries:integer \
                        order_by:strings page:integer page_size:integer search_hidden:boolean") => queues::get_all;

@@ -437,7 +437,7 @@ fn in_standalone_mode_nothing_is_installed_and_the_agent_is_told() {
         };
         let line = launch.command.join(" ");
         assert!(
-            line.ends_with("execute --full-monitoring --standalone-mode --id T"),
+            line.ends_with("execute --full-monitoring --standalone-mode --log-level DEBUG --id T"),
             "{line}"
         );
         assert!(
@@ -453,4 +453,21 @@ fn in_standalone_mode_nothing_is_installed_and_the_agent_is_told() {
             || arguments.is_some_and(|all| all.contains("CLEARML_LOG_LEVEL=DEBUG"));
         assert!(is_told);
     }
+}
+
+#[test]
+fn the_tags_of_slots_reach_the_tasks_worker_before_the_daemons_own() {
+    let tags = |of_slots: &[&str]| {
+        let options = Options {
+            slot_tags: of_slots.iter().map(|tag| (*tag).to_owned()).collect(),
+            ..Options::default()
+        };
+        let (_dir, mut settings) = settings("");
+        settings.worker_tags = vec!["own".to_owned()];
+        let runner = Runner::read_with(&settings, &options, vars(&[])).unwrap();
+        let launch = runner.process(&task("T", None, None), &slot());
+        launch.env["CLEARML_WORKER_TAGS"].clone()
+    };
+    assert_eq!(tags(&["red", "blue sky"]), "red 'blue sky'");
+    assert_eq!(tags(&[]), "own");
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use divvy_api::client::Client;
 use divvy_api::sync::lock;
-use divvy_api::v1;
+use divvy_api::v1::{self, CancelJob};
 
 use super::record::Records;
 use crate::container::Runner;
@@ -32,6 +32,8 @@ pub struct Context {
     pub queues: Vec<String>,
     pub slot_tags: Vec<String>,
     pub poll: Duration,
+    /// Held while a slot is reported, so that no report is under way when the slot is unregistered.
+    pub slot_reports: tokio::sync::Mutex<()>,
     started: Instant,
     /// Workers of tasks that run, by task.
     slots: Mutex<BTreeMap<String, RunningSlot>>,
@@ -87,6 +89,7 @@ impl Context {
             queues,
             slot_tags,
             poll,
+            slot_reports: tokio::sync::Mutex::default(),
             started: Instant::now(),
             slots: Mutex::default(),
         }
@@ -117,6 +120,24 @@ impl Context {
                 }
                 answer => return answer,
             }
+        }
+    }
+
+    /// Ends a job that has not ended by itself. `withdraw`: without a row in the history, where it never ran.
+    pub async fn end_job(&self, id: &str, because: String, withdraw: bool) {
+        let mut how = CancelJob {
+            because: Some(because),
+            withdraw,
+        };
+        let asked = self
+            .agent(async |client| client.cancel_as(id, &how).await)
+            .await;
+        // Any other error says that it has ended, or is gone.
+        if withdraw && asked.is_err_and(|error| error.code == v1::ErrorCode::Conflict) {
+            how.withdraw = false;
+            let _ = self
+                .agent(async |client| client.cancel_as(id, &how).await)
+                .await;
         }
     }
 

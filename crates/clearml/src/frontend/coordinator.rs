@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use divvy_api::v1::{Job, JobState};
-use tokio::sync::{mpsc, watch};
+use divvy_api::front_end::{Withdrawal, Withdrawn, WorkerHold};
+use divvy_api::v1::{self, Job, JobQuery, JobState};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::context::Context;
-use super::poll::{PollRequest, PollResult, foreign, poll_server};
+use super::doing::of_waiting;
+use super::poll::{PollRequest, PollResult, holds, poll_server, uses_its_gpus};
 use super::pull_schedule::Gate;
 use super::queue::{GrantEvent, QUEUE, ServedQueue, TASK, is_granted};
 use super::queue_mirror::{Mirror, MirrorStep, steps};
@@ -19,12 +21,19 @@ use super::setup::Queue;
 use super::task_runner::{TaskNotice, TaskRunner, TaskSnapshot, recovered_job};
 use super::task_state::{ClaimPhase, Outcome, TaskLifecycle};
 use crate::projects::Projects;
-use crate::server::now_ms;
-use crate::slot::slot_id;
-use crate::{Error, StopSignal};
+use crate::server::{Task, Worker, now_ms};
+use crate::slot::{is_slot_of, slot_id};
+use crate::{Error, StopSignal, TellHolds, Ties};
 
 /// Tasks of a queue that are looked at where each project has its own turn.
 const LOOKED_AT: usize = 256;
+
+/// How far back a starting daemon looks for slots of its own on the server's list, seconds: an entry lives [`TIMEOUT`]
+/// after its last report, and a report may be under way for minutes where the server is slow.
+const OLD_SLOTS_S: i64 = 900;
+
+/// Jobs of that time that it looks at, the newest: more than a node of eight GPUs ends in it.
+const OLD_SLOTS: usize = 1000;
 
 /// How long what is still to be said to the server may take once the daemon is told to stop. What is not said then is in its
 /// record, and said by the next daemon.
@@ -39,8 +48,11 @@ pub struct Coordinator {
     projects: Projects,
     /// Names of the node's projects, where the mapping asks for them.
     there: BTreeSet<String>,
-    /// Tasks that are driven, with the queue they are from.
-    driven: BTreeMap<String, Option<usize>>,
+    /// Tasks that are driven.
+    driven: BTreeMap<String, Driven>,
+    /// Jobs of tasks that an earlier run mirrored and no look has found yet, by queue and in the order of submission.
+    adopted: BTreeMap<String, Vec<Job>>,
+    withdrawals: mpsc::Receiver<Withdrawal>,
     drivers: Vec<JoinHandle<()>>,
     /// Counts what makes an earlier look out of date.
     epoch: u64,
@@ -48,10 +60,11 @@ pub struct Coordinator {
     gone: Vec<(String, u64)>,
     looking: bool,
     look_again: bool,
-    /// Every worker that a task of ours ran as: the server's list may show one for a while after its end, and before we say so.
+    /// Every worker that a task of ours ran as, here or in an earlier run: the server's list may show one after its end.
     ours: BTreeSet<String>,
-    /// GPUs that other daemons of our name use.
-    foreign: Vec<u32>,
+    /// What other daemons of our name use of the GPUs.
+    foreign: Vec<WorkerHold>,
+    tell_holds: TellHolds,
     workers_seen: Option<Instant>,
     /// The server did not answer when it was last looked at.
     away: bool,
@@ -72,17 +85,44 @@ pub struct Coordinator {
     ),
 }
 
+/// A task that is driven.
+struct Driven {
+    /// The queue that it is claimed from.
+    queue: Option<usize>,
+    job: String,
+    /// It is out of its queue, or stays there.
+    is_past_claim: bool,
+    /// It is taken from its queue because a user of this machine has cancelled it.
+    withdraws: bool,
+    /// Users that wait to hear whether it is cancelled.
+    cancels: Vec<oneshot::Sender<Result<Withdrawn, v1::Error>>>,
+}
+
+impl Driven {
+    fn answer(&mut self, answer: &Result<Withdrawn, v1::Error>) {
+        for cancel in self.cancels.drain(..) {
+            let _ = cancel.send(answer.clone());
+        }
+    }
+}
+
 impl Coordinator {
     pub fn new(
         context: Arc<Context>,
-        queues: Vec<Queue>,
-        gate: Gate,
+        (queues, gate): (Vec<Queue>, Gate),
         projects: Projects,
-        stop: StopSignal,
-        keep: bool,
+        (stop, keep): (StopSignal, bool),
+        ties: Ties,
     ) -> Self {
+        let Ties {
+            withdrawals,
+            tell_holds,
+        } = ties;
         Self {
             projects,
+            adopted: BTreeMap::new(),
+            withdrawals,
+            tell_holds,
             there: BTreeSet::new(),
             lines: queues.into_iter().map(ServedQueue::new).collect(),
             driven: BTreeMap::new(),
@@ -121,6 +161,7 @@ impl Coordinator {
                 Some(seen) = self.seen.1.recv() => self.apply_poll(seen),
                 Some(said) = self.said.1.recv() => self.handle_notice(said),
                 Some(head) = self.heads.1.recv() => self.granted(head),
+                Some(asked) = self.withdrawals.recv() => self.withdraw(asked),
                 () = self.stop.requested() => break,
             }
             // Results that arrived together are handled together: jobs are submitted in the order of the queues.
@@ -161,18 +202,21 @@ impl Coordinator {
         let ours = |job: &&Job| job.labels.contains_key(TASK) && !known.contains(&job.id);
         for job in jobs.iter().filter(ours) {
             let task = job.labels[TASK].clone();
+            let queue = job.labels.get(QUEUE).cloned().unwrap_or_default();
             let begun = matches!(job.state, JobState::Running) && !self.driven.contains_key(&task);
             if !begun {
-                // Its task was never claimed: where it still waits, it is mirrored anew.
-                let id = &job.id;
-                let _ = self
-                    .context
-                    .agent(async |client| client.cancel(id).await)
-                    .await;
+                // Its task was never claimed: where it still waits, its job goes on standing for it.
+                let is_served = self.lines.iter().any(|line| line.facts.id == queue);
+                match is_served && !self.driven.contains_key(&task) {
+                    true => self.adopted.entry(queue).or_default().push(job.clone()),
+                    false => {
+                        let why = "its queue is not served any more".to_owned();
+                        self.context.end_job(&job.id, why, true).await;
+                    }
+                }
                 continue;
             }
             // Its record was lost, and its task must not be.
-            let queue = job.labels.get(QUEUE).cloned().unwrap_or_default();
             let line = self.lines.iter().find(|line| line.facts.id == queue);
             let record = Record {
                 task,
@@ -189,7 +233,48 @@ impl Coordinator {
             );
         }
         self.context.runner.clear_all_but(&living);
+        self.forget_old_slots().await;
         Ok(())
+    }
+
+    /// Takes the workers of tasks that ended lately off the server's list: a report that was under way at a task's end
+    /// may have put its worker there again, and an earlier run may not have lived to take it off.
+    async fn forget_old_slots(&mut self) {
+        let since = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(OLD_SLOTS_S);
+        let query = JobQuery {
+            all: true,
+            since: Some(since),
+            limit: OLD_SLOTS,
+            ..JobQuery::default()
+        };
+        let recent = self
+            .context
+            .agent(async |client| client.job_page(&query).await)
+            .await;
+        let jobs = recent.map(|page| page.jobs).unwrap_or_default();
+        let is_old = |job: &&Job| job.state == JobState::Ended && job.labels.contains_key(TASK);
+        let mut old: BTreeSet<String> = jobs
+            .iter()
+            .filter(is_old)
+            .filter(|job| !job.slices.is_empty())
+            .map(|job| self.worker(job))
+            .collect();
+        old.retain(|worker| *worker != self.context.daemon && !self.ours.contains(worker));
+        self.ours.extend(old.iter().cloned());
+        self.unregister(old);
+    }
+
+    /// Takes workers off the server's list.
+    fn unregister(&self, workers: BTreeSet<String>) {
+        let context = Arc::clone(&self.context);
+        tokio::task::spawn_local(async move {
+            for worker in workers {
+                // A worker that is not on the list cannot be taken off it.
+                if let Err(error) = context.server.unregister(&worker).await {
+                    tracing::debug!(%worker, %error, "cannot unregister an old worker");
+                }
+            }
+        });
     }
 
     fn worker(&self, job: &Job) -> String {
@@ -201,7 +286,26 @@ impl Coordinator {
     }
 
     fn run_task(&mut self, lifecycle: TaskLifecycle, record: Record, queue: Option<usize>) {
-        self.driven.insert(record.task.clone(), queue);
+        self.drive(lifecycle, record, queue, None);
+    }
+
+    /// `cancel`: what a user of this machine did, where the task is taken from its queue for that, and its reply.
+    fn drive(
+        &mut self,
+        lifecycle: TaskLifecycle,
+        record: Record,
+        queue: Option<usize>,
+        cancel: Option<(String, oneshot::Sender<Result<Withdrawn, v1::Error>>)>,
+    ) {
+        let (because, reply) = cancel.unzip();
+        let driven = Driven {
+            queue,
+            job: record.job.clone(),
+            is_past_claim: false,
+            withdraws: because.is_some(),
+            cancels: reply.into_iter().collect(),
+        };
+        self.driven.insert(record.task.clone(), driven);
         self.ours.insert(record.worker.clone());
         let (stop, said) = ((self.stop.clone(), self.keep), self.said.0.clone());
         let snapshots = self.tasks.subscribe();
@@ -213,6 +317,10 @@ impl Coordinator {
             stop,
             said,
         );
+        let driver = match because {
+            Some(because) => driver.withdrawing(because),
+            None => driver,
+        };
         self.drivers.retain(|driver| !driver.is_finished());
         self.drivers.push(tokio::task::spawn_local(driver.run()));
     }
@@ -288,43 +396,118 @@ impl Coordinator {
             }
             let (mapping, there) = (self.projects.now(), &self.there);
             line.saw(entries, is_free, |facts| mapping.place(facts, there));
+            for job in self.adopted.remove(&line.facts.id).into_iter().flatten() {
+                line.adopt(&job);
+            }
         }
         if let Some(tasks) = seen.tasks {
             self.tasks.send_replace(Some(tasks));
         }
         if let Some(workers) = seen.workers {
-            self.count_foreign(&workers);
+            self.count_foreign(workers);
         }
     }
 
-    fn count_foreign(&mut self, workers: &[crate::server::Worker]) {
+    /// Counts what slots of other daemons of our name use, and takes our own old slots off the server's list.
+    fn count_foreign(&mut self, (workers, running): (Vec<Worker>, BTreeMap<String, Task>)) {
         let slots = self.context.slots();
-        let running = slots.values().map(|slot| slot.worker.clone());
-        self.ours.extend(running);
+        let living: BTreeSet<String> = slots.values().map(|slot| slot.worker.clone()).collect();
         drop(slots);
-        let ours = |id: &str| id == self.context.daemon || self.ours.contains(id);
-        let foreign = foreign(&self.context.settings.worker_name, workers, ours);
-        if foreign != self.foreign {
-            tracing::warn!(gpus = ?foreign, "other daemons with this worker name use these GPUs; this daemon does not use them");
-            self.foreign = foreign;
-            // Every job that waits is submitted again, for other GPUs.
-            for line in &mut self.lines {
-                for mirror in line.view.mirrors.drain(..) {
-                    cancel(&self.context, mirror);
-                }
-            }
+        self.ours.extend(living.iter().cloned());
+        let is_slot = |worker: &&Worker| is_slot_of(&self.context.settings.worker_name, &worker.id);
+        let others = workers.iter().filter(is_slot);
+        let others: Vec<&Worker> = others.filter(|other| !living.contains(&other.id)).collect();
+        let (in_use, old): (Vec<&Worker>, Vec<&Worker>) = others.into_iter().partition(|worker| {
+            uses_its_gpus(worker, &running, |task| self.driven.contains_key(task))
+        });
+        let old = old.into_iter().map(|worker| worker.id.clone());
+        let old: BTreeSet<String> = old
+            .filter(|id| self.ours.contains(id) && *id != self.context.daemon)
+            .collect();
+        if !old.is_empty() {
+            self.unregister(old);
         }
+        let name = &self.context.settings.worker_name;
+        let foreign: Vec<WorkerHold> = in_use.iter().flat_map(|one| holds(name, one)).collect();
+        let parts = |holds: &[WorkerHold]| -> Vec<(u32, u16)> {
+            holds.iter().map(|held| (held.gpu, held.share)).collect()
+        };
+        if foreign == self.foreign {
+            return;
+        }
+        if parts(&foreign) != parts(&self.foreign) {
+            let workers: Vec<&str> = in_use.iter().map(|worker| worker.id.as_str()).collect();
+            tracing::warn!(
+                ?workers,
+                "workers of other daemons with this worker name use GPUs of this daemon, which leaves them their parts"
+            );
+        }
+        self.foreign.clone_from(&foreign);
+        (self.tell_holds)(foreign);
+    }
+
+    /// A user of this machine cancels a task that waits.
+    fn withdraw(&mut self, asked: Withdrawal) {
+        let Withdrawal {
+            job,
+            because,
+            reply,
+        } = asked;
+        if let Some(driven) = self.driven.values_mut().find(|driven| driven.job == job) {
+            match driven.is_past_claim && !driven.withdraws {
+                true => drop(reply.send(Ok(Withdrawn::Claimed))),
+                // Whether another worker was quicker is known in a moment.
+                false => driven.cancels.push(reply),
+            }
+            return;
+        }
+        let line = self.lines.iter_mut().find_map(|line| {
+            let mirrors = &mut line.view.mirrors;
+            let at = mirrors.iter().position(|mirror| mirror.job == job)?;
+            Some((mirrors.remove(at).task, line))
+        });
+        let Some((task, line)) = line else {
+            let adopted = self.adopted.values().flatten().any(|other| other.id == job);
+            // A job that only looks like a task's is no affair of the server.
+            let answer = match adopted {
+                false => Ok(Withdrawn::Claimed),
+                true => Err(v1::Error::new(
+                    v1::ErrorCode::Conflict,
+                    format!("the ClearML server has not said yet whether the task of job {job} still waits"),
+                )
+                .hint("cancel it again in a few seconds")),
+            };
+            let _ = reply.send(answer);
+            return;
+        };
+        line.view.tasks.retain(|queued| queued.task != task);
+        let record = Record {
+            task,
+            queue_id: line.facts.id.clone(),
+            queue_name: line.facts.name.clone(),
+            // It has no slot, and the daemon itself speaks in its log.
+            worker: self.context.daemon.clone(),
+            job,
+            mark: ClaimPhase::Claiming,
+        };
+        let lifecycle = TaskLifecycle::withdrawing();
+        self.drive(lifecycle, record, None, Some((because, reply)));
     }
 
     fn handle_notice(&mut self, said: TaskNotice) {
         self.epoch += 1;
         match said {
             TaskNotice::PastClaim { task, popped } => {
-                let Some(queue) = self.driven.get(&task).copied().flatten() else {
+                let Some(driven) = self.driven.get_mut(&task) else {
                     return;
                 };
-                let view = &mut self.lines[queue].view;
-                view.claiming = false;
+                driven.is_past_claim = true;
+                if popped && !driven.withdraws {
+                    driven.answer(&Ok(Withdrawn::Claimed));
+                }
+                if let Some(queue) = driven.queue {
+                    self.lines[queue].view.claiming = false;
+                }
                 if popped {
                     self.gone.push((task, self.epoch));
                 }
@@ -339,13 +522,17 @@ impl Coordinator {
                 if outcome != Outcome::NotOurs {
                     tracing::info!(task, %worker, ?outcome, "done with a ClearML task");
                 }
-                self.driven.remove(&task);
+                if let Some(mut driven) = self.driven.remove(&task) {
+                    driven.answer(&cancelled(outcome, &driven.job));
+                }
                 self.ours.insert(worker);
                 self.gone.push((task, self.epoch));
                 self.start_poll();
             }
             TaskNotice::Left { task } => {
-                self.driven.remove(&task);
+                if let Some(mut driven) = self.driven.remove(&task) {
+                    driven.answer(&Ok(Withdrawn::Claimed));
+                }
             }
         }
     }
@@ -373,34 +560,46 @@ impl Coordinator {
             .mirrors
             .extract_if(.., |mirror| mirror.job == job)
             .collect();
-        for mirror in over {
-            cancel(&self.context, mirror);
-        }
+        let why = "its slice was not claimed in time";
+        let over = over.into_iter().map(|mirror| (mirror.job, why.to_owned()));
+        end_jobs(&self.context, over.collect());
     }
 
     /// Brings the agent's jobs to what they ought to be.
     async fn act(&mut self) {
-        let on = match self.allowed_gpus().await {
-            Some(on) => on,
-            // Other programs have every GPU.
-            None => return,
-        };
         for at in 0..self.lines.len() {
             // A job may have its slice as soon as it is submitted.
-            while self.step(at, &on).await {}
+            while self.step(at).await {}
             self.lines[at].stand_by(at, &self.context, &self.heads.0);
         }
     }
 
     /// Does what is to be done about a queue now; `true` if there may be more of it.
-    async fn step(&mut self, at: usize, on: &[u32]) -> bool {
+    async fn step(&mut self, at: usize) -> bool {
         let steps = steps(&self.lines[at].view);
         let is_more = !steps.is_empty();
+        let (mut gone, mut moved) = (Vec::new(), Vec::new());
+        let waits: BTreeSet<String> = (self.lines[at].view.tasks.iter())
+            .map(|queued| queued.task.clone())
+            .collect();
+        for step in &steps {
+            let MirrorStep::Cancel(mirror) = step else {
+                continue;
+            };
+            match waits.contains(&mirror.task) {
+                true => moved.push((
+                    mirror.job.clone(),
+                    "its place in the queue has changed on the ClearML server".to_owned(),
+                )),
+                false => gone.push((mirror.task.clone(), mirror.job.clone())),
+            }
+        }
+        end_jobs(&self.context, moved);
+        end_jobs_of_gone(&self.context, &self.lines[at].facts.id, gone);
         for step in steps {
             match step {
                 MirrorStep::Cancel(mirror) => {
                     self.lines[at].view.mirrors.retain(|other| *other != mirror);
-                    cancel(&self.context, mirror);
                 }
                 MirrorStep::Submit(queued) => {
                     let line = &mut self.lines[at];
@@ -410,7 +609,7 @@ impl Coordinator {
                     }
                     self.nonce += 1;
                     let nonce = self.nonce;
-                    if !line.submit(&self.context, &queued, nonce, on).await {
+                    if !line.submit(&self.context, &queued, nonce).await {
                         return false;
                     }
                 }
@@ -418,23 +617,6 @@ impl Coordinator {
             }
         }
         is_more
-    }
-
-    /// Indexes of GPUs that tasks may be on, empty for all of them; `None`: there is none.
-    async fn allowed_gpus(&self) -> Option<Vec<u32>> {
-        if self.foreign.is_empty() {
-            return Some(Vec::new());
-        }
-        let gpus = self
-            .context
-            .agent(async |client| client.gpus().await)
-            .await
-            .ok()?;
-        let free = gpus
-            .iter()
-            .filter(|gpu| gpu.mode != "unmanaged" && !self.foreign.contains(&gpu.index));
-        let free: Vec<u32> = free.map(|gpu| gpu.index).collect();
-        (!free.is_empty()).then_some(free)
     }
 
     async fn claim(&mut self, at: usize, mirror: Mirror) {
@@ -449,7 +631,8 @@ impl Coordinator {
             return;
         };
         if !is_granted(&job) {
-            cancel(&self.context, mirror);
+            let why = "it lost its slice before its task was claimed".to_owned();
+            end_jobs(&self.context, vec![(mirror.job, why)]);
             return;
         }
         line.view.claiming = true;
@@ -474,15 +657,7 @@ impl Coordinator {
 
     /// Nothing more is pulled; what runs is stopped or left, and what was claimed and does not run goes back.
     async fn leave(&mut self) {
-        for line in &mut self.lines {
-            for mirror in line.view.mirrors.drain(..) {
-                let id = &mirror.job;
-                let _ = self
-                    .context
-                    .agent(async |client| client.cancel(id).await)
-                    .await;
-            }
-        }
+        // Jobs of tasks that wait stay: the next daemon finds them again under the same numbers.
         let drivers = std::mem::take(&mut self.drivers);
         let all = async {
             for driver in drivers {
@@ -497,12 +672,50 @@ impl Coordinator {
     }
 }
 
-/// Cancels a job that stands for a task which is not claimed. An error says that it has ended.
-fn cancel(context: &Arc<Context>, mirror: Mirror) {
+/// Ends jobs that stand for tasks which are not claimed, each with its reason. An error says that a job has ended.
+fn end_jobs(context: &Arc<Context>, jobs: Vec<(String, String)>) {
+    if jobs.is_empty() {
+        return;
+    }
     let context = Arc::clone(context);
     tokio::task::spawn_local(async move {
-        let _ = context
-            .agent(async |client| client.cancel(&mirror.job).await)
-            .await;
+        for (job, why) in jobs {
+            context.end_job(&job, why, true).await;
+        }
     });
+}
+
+/// Ends the jobs of tasks that are not in their queue any more, given as task and job, and says whose doing that was.
+fn end_jobs_of_gone(context: &Arc<Context>, queue: &str, gone: Vec<(String, String)>) {
+    if gone.is_empty() {
+        return;
+    }
+    let (context, queue) = (Arc::clone(context), queue.to_owned());
+    tokio::task::spawn_local(async move {
+        let tasks: Vec<String> = gone.iter().map(|(task, _)| task.clone()).collect();
+        let mut words = of_waiting(&context, &queue, &tasks).await;
+        for (task, job) in gone {
+            let why = words.remove(&task).unwrap_or_default();
+            context.end_job(&job, why, true).await;
+        }
+    });
+}
+
+/// What a user hears that has cancelled a task, once nothing more is done for it here.
+fn cancelled(outcome: Outcome, job: &str) -> Result<Withdrawn, v1::Error> {
+    match outcome {
+        Outcome::Ended | Outcome::Released => Ok(Withdrawn::Done),
+        Outcome::NotOurs => Err(v1::Error::new(
+            v1::ErrorCode::Conflict,
+            format!(
+                "the task of job {job} is not in its queue any more: another worker was quicker, or its user has moved it"
+            ),
+        )
+        .hint("stop the task on the ClearML server")),
+        Outcome::Returned => Err(v1::Error::new(
+            v1::ErrorCode::Conflict,
+            format!("the task of job {job} is back in its queue on the ClearML server"),
+        )
+        .hint("cancel its next job; `divvy ps` shows it")),
+    }
 }

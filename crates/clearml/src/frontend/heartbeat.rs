@@ -45,6 +45,16 @@ pub async fn send_heartbeats(context: Arc<Context>) {
             tracing::warn!(%error, "cannot report to the ClearML server");
         }
         for report in of_slots(&context) {
+            let _reporting = context.slot_reports.lock().await;
+            // It may have ended while another one was reported.
+            let task = report.task.as_deref().unwrap_or_default();
+            if context
+                .slots()
+                .get(task)
+                .is_none_or(|slot| slot.worker != report.worker)
+            {
+                continue;
+            }
             if let Err(error) = context.server.report(&report).await {
                 tracing::debug!(worker = report.worker, %error, "cannot report a slot");
             }

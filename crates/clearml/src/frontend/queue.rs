@@ -132,15 +132,36 @@ impl ServedQueue {
             .retain(|task, _| waiting.contains(task.as_str()));
     }
 
+    /// Takes a job of an earlier run as the one that stands for its task, if the task is placed as it was then. Any other
+    /// one is ended with the next steps: it stands for no task of the list.
+    pub fn adopt(&mut self, job: &Job) {
+        let Some(task) = job.labels.get(TASK) else {
+            return;
+        };
+        let queued = self.view.tasks.iter().find(|queued| queued.task == *task);
+        let is_same = |queued: &&Queued| {
+            let note = queued.place.note();
+            let note = note.as_deref().map(|note| beginning(note, LONGEST_LABEL));
+            queued.place.project == job.project && note == job.labels.get(NOTE).map(String::as_str)
+        };
+        let place = match queued.filter(is_same) {
+            Some(queued) => queued.place.clone(),
+            None => ProjectPlacement {
+                project: job.project.clone(),
+                missing: None,
+            },
+        };
+        self.view.mirrors.push(Mirror {
+            task: task.clone(),
+            job: job.id.clone(),
+            place,
+            granted: is_granted(job),
+        });
+    }
+
     /// Submits a job for a task; `true` unless the agent refuses all submissions now.
-    pub async fn submit(
-        &mut self,
-        context: &Context,
-        queued: &Queued,
-        nonce: u64,
-        on: &[u32],
-    ) -> bool {
-        let submit = self.submission(queued, nonce, on);
+    pub async fn submit(&mut self, context: &Context, queued: &Queued, nonce: u64) -> bool {
+        let submit = self.submission(queued, nonce);
         match context
             .agent(async |client| client.submit(&submit).await)
             .await
@@ -172,7 +193,7 @@ impl ServedQueue {
         }
     }
 
-    fn submission(&self, queued: &Queued, nonce: u64, on: &[u32]) -> Submit {
+    fn submission(&self, queued: &Queued, nonce: u64) -> Submit {
         let task = queued.task.as_str();
         let none = Facts::default();
         let facts = self.facts_of.get(task).unwrap_or(&none);
@@ -197,7 +218,6 @@ impl ServedQueue {
             project: queued.place.project.clone(),
             queue: Some(self.facts.agent.clone()),
             amount: Some(amount(self.facts.amount)),
-            gpus_on: on.to_vec(),
             cwd: "/".to_owned(),
             idempotency_key: Some(format!("clearml:{task}:{nonce}")),
             confirm: true,

@@ -61,7 +61,7 @@ pub async fn set_up(options: &Options) -> Result<(Context, Vec<Queue>, Gate), Er
         );
     }
     let records = Records::open(&options.records)?;
-    let client = Client::new(&options.socket);
+    let client = Client::new(&options.socket).of_process(std::process::id());
     let gpus = loop {
         match client.gpus().await {
             Err(error) if error.code == divvy_api::v1::ErrorCode::Unresponsive => {

@@ -64,6 +64,10 @@ pub struct TaskRunner {
     task: Task,
     /// The reason why it cannot run, in words.
     trouble: String,
+    /// What a user of this machine did, where its task is taken from its queue for that: `cancelled by ana (uid 1001)`.
+    withdrawn: Option<String>,
+    /// Its runtime properties name this run.
+    marked: bool,
     /// `attempt` of the job when it was confirmed.
     confirmed: Option<u32>,
     job: watch::Receiver<JobSight>,
@@ -96,6 +100,8 @@ impl TaskRunner {
             saved: None,
             task: Task::default(),
             trouble: String::new(),
+            withdrawn: None,
+            marked: false,
             confirmed: None,
             log_task: None,
             watcher: Watcher::default(),
@@ -111,6 +117,12 @@ impl TaskRunner {
             keep: stop.1,
             said,
         }
+    }
+
+    /// The same, of a task that a user of this machine cancels while it waits.
+    pub fn withdrawing(mut self, because: String) -> Self {
+        self.withdrawn = Some(because);
+        self
     }
 
     /// Leads the task to its end, or to the daemon's.
@@ -142,7 +154,7 @@ impl TaskRunner {
                     }
                     self.watch().await
                 }
-                Action::Cancel => self.cancel().await,
+                Action::Cancel(why) => self.cancel(why).await,
                 Action::ReportEnd(ending) => self.report_end(ending).await,
                 Action::PutBack => self.put_back().await,
                 Action::Finish(outcome) => {

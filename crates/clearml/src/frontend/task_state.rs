@@ -46,7 +46,7 @@ pub enum Action {
     /// Wait for its job's end, for its user, and for the word to stop.
     Watch,
     /// Stop its job, and wait for its end.
-    Cancel,
+    Cancel(StopReason),
     /// Send what is left of its log, read it, and say how it ended.
     ReportEnd(Ending),
     /// Put it back to the front of its queue.
@@ -133,6 +133,8 @@ pub enum Ending {
     Stopped(StopReason),
     /// Its request cannot be run.
     Unfit,
+    /// It was out of its queue and never started: its user has stopped it, or a user of this machine.
+    Unstarted,
 }
 
 /// The final status that the server gets at the end of a run.
@@ -187,6 +189,8 @@ pub struct TaskLifecycle {
     stop: bool,
     /// It is not the first of its queue.
     passes: bool,
+    /// It is taken from its queue to be stopped: a user of this machine has cancelled it.
+    withdraws: bool,
 }
 
 /// A job after a restart.
@@ -220,6 +224,16 @@ impl TaskLifecycle {
         }
     }
 
+    /// Of one that is cancelled while it waits. A record of an earlier run says nothing of that: then the task goes back,
+    /// and the cancel was not acknowledged.
+    pub fn withdrawing() -> Self {
+        Self {
+            passes: true,
+            withdraws: true,
+            ..Self::new()
+        }
+    }
+
     /// Of a task whose record was found, and its job.
     pub fn recovered(mark: ClaimPhase, job: RecoveredJob) -> Self {
         Self::at(match (mark, job) {
@@ -242,6 +256,7 @@ impl TaskLifecycle {
             state,
             stop: false,
             passes: false,
+            withdraws: false,
         }
     }
 
@@ -254,7 +269,7 @@ impl TaskLifecycle {
             State::Starting { .. } => Action::Start,
             State::Confirming => Action::Confirm,
             State::Running => Action::Watch,
-            State::Stopping(_) => Action::Cancel,
+            State::Stopping(why) => Action::Cancel(why),
             State::Ending(ending) => Action::ReportEnd(ending),
             State::Returning => Action::PutBack,
             State::Done(outcome) => Action::Finish(outcome),
@@ -308,6 +323,14 @@ impl TaskLifecycle {
                 Some(Status::Queued) => State::Returning,
                 _ => State::Done(Outcome::NotOurs),
             },
+            (State::Taken { .. }, Event::Seen { seen, .. }) if self.withdraws => {
+                match seen.status {
+                    Some(Status::Queued) => State::Ending(Ending::Unstarted),
+                    Some(Status::InProgress) => State::Done(Outcome::NotOurs),
+                    // It waits nowhere, and runs nowhere.
+                    _ => State::Done(Outcome::Released),
+                }
+            }
             (State::Taken { was, tries }, Event::Seen { seen, .. }) => {
                 taken(was, tries, seen, self.stop)
             }
@@ -332,6 +355,8 @@ impl TaskLifecycle {
             }
             (State::Confirming, Event::Confirmed) => State::Running,
             (State::Confirming, Event::NoSlice) => State::Returning,
+            // A user of this machine was quicker.
+            (State::Confirming, Event::JobEnded(end)) => State::Ending(Ending::Job(end)),
             (State::Confirming, Event::Unfit) => State::Ending(Ending::Unfit),
             (State::Running, Event::GrantedAgain) => State::Preparing,
             (State::Running, Event::Verdict(why)) => State::Stopping(why),
@@ -351,9 +376,7 @@ impl TaskLifecycle {
 fn taken(was: Status, tries: u8, seen: TaskState, stop: bool) -> State {
     match seen.status {
         // Popping made it `queued` again, against its user's word.
-        Some(Status::Queued) if was == Status::Stopped => {
-            State::Ending(Ending::Stopped(StopReason::Abort))
-        }
+        Some(Status::Queued) if was == Status::Stopped => State::Ending(Ending::Unstarted),
         Some(Status::Queued) if stop => State::Returning,
         Some(Status::Queued) => State::Starting { tries },
         // We said that it runs, and died before that was written down.
@@ -369,16 +392,18 @@ impl Ending {
     /// The status to report, if any. A status that another client has set stays.
     pub fn final_status(self, seen: TaskState) -> Option<FinalStatus> {
         let ours = match seen.status {
-            Some(Status::InProgress) => true,
-            // Aborted before it was started.
-            Some(Status::Queued) => matches!(self, Self::Stopped(StopReason::Abort)),
+            Some(Status::InProgress) => self != Self::Unstarted,
+            // A task that had started and is queued again waits for its next run, which is not this one's to end.
+            Some(Status::Queued) => self == Self::Unstarted,
             _ => false,
         };
         let word = match self {
             Self::Stopped(
                 StopReason::Changed | StopReason::Reset | StopReason::Gone | StopReason::Ended,
             ) => return None,
-            Self::Stopped(StopReason::Abort | StopReason::Shutdown) => FinalStatus::Stopped,
+            Self::Stopped(StopReason::Abort | StopReason::Shutdown) | Self::Unstarted => {
+                FinalStatus::Stopped
+            }
             Self::Job(_) | Self::Unfit if seen.stopping => FinalStatus::Stopped,
             Self::Job(JobEnd::Exited(0)) => FinalStatus::Completed,
             Self::Job(JobEnd::Cancelled) => FinalStatus::Stopped,

@@ -56,6 +56,23 @@ pub struct Task {
     pub rest: Map<String, Value>,
 }
 
+impl Task {
+    /// Id of the user that made the last change.
+    pub fn last_changed_by(&self) -> Option<&str> {
+        self.rest.get("last_changed_by")?.as_str()
+    }
+
+    /// The worker that runs it, or ran it last.
+    pub fn last_worker(&self) -> Option<&str> {
+        self.rest.get("last_worker")?.as_str()
+    }
+
+    /// Id of the queue that it was put into last.
+    pub fn queue(&self) -> Option<&str> {
+        self.rest.get("execution")?["queue"].as_str()
+    }
+}
+
 /// A task's status.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize,
@@ -130,4 +147,18 @@ pub struct Stats(pub BTreeMap<&'static str, Value>);
 #[serde(default)]
 pub struct Worker {
     pub id: String,
+    /// The task that it runs. A slot has one from its first report on.
+    pub task: Option<WorkerTask>,
+    /// Its last sign of life, as the server writes times: `2026-11-29T17:20:01.123000+00:00`.
+    pub last_activity_time: Option<String>,
+    /// How long after that its entry ends, seconds.
+    pub register_timeout: Option<u64>,
+}
+
+/// The task of a worker on the server's list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct WorkerTask {
+    pub id: String,
+    pub name: Option<String>,
 }

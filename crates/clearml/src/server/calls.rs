@@ -9,10 +9,10 @@ use serde_json::{Map, Value, json};
 use super::body::{Event, Popped, QueueFacts, StatusReport, Task, Worker};
 use super::error::{ServerError, Subcode};
 use super::http::{JSON_LINES, Request, Server};
-use crate::facts::Facts;
+use crate::facts::{Facts, one_line};
 
 /// Fields of a task that are read before it runs.
-const BEFORE: [&str; 9] = [
+const BEFORE: [&str; 11] = [
     "id",
     "name",
     "status",
@@ -22,15 +22,19 @@ const BEFORE: [&str; 9] = [
     "project",
     "runtime",
     "execution.queue",
+    "last_changed_by",
+    "last_worker",
 ];
 
 /// Fields that are watched while it runs.
-const WHILE: [&str; 5] = [
+const WHILE: [&str; 7] = [
     "id",
     "status",
     "status_message",
     "runtime",
     "execution.queue",
+    "last_changed_by",
+    "last_worker",
 ];
 
 #[derive(Deserialize)]
@@ -184,13 +188,28 @@ impl Server {
 
     /// The display names of these tasks, their users and their projects, in one call.
     pub async fn names(&self, tasks: &[String]) -> Result<BTreeMap<String, Facts>, ServerError> {
-        let fields = ["id", "name", "user.name", "project.name"];
+        let fields = ["id", "name", "user.name", "project.name", "parent"];
         let found: Values = self
             .call_once("tasks.get_all_ex", of_tasks(tasks, &fields))
             .await?;
         let named = found.tasks.iter().filter_map(|task| {
             let id = task["id"].as_str()?;
             Some((id.to_owned(), Facts::of(task)))
+        });
+        Ok(named.collect())
+    }
+
+    /// The names of these users, as far as the server tells them.
+    pub async fn user_names(
+        &self,
+        ids: &[String],
+    ) -> Result<BTreeMap<String, String>, ServerError> {
+        let body = json!({"id": ids, "only_fields": ["id", "name"]});
+        let found: Value = self.call_once("users.get_all", body).await?;
+        let users = found["users"].as_array().into_iter().flatten();
+        let named = users.filter_map(|user| {
+            let name = one_line(user["name"].as_str()?)?;
+            Some((user["id"].as_str()?.to_owned(), name))
         });
         Ok(named.collect())
     }

@@ -376,6 +376,7 @@ fn change(world: &mut World, body: &Fields, to: Status) -> Answer {
         ("status_changed".to_owned(), now.clone()),
         ("last_update".to_owned(), now.clone()),
         ("last_change".to_owned(), now),
+        ("last_changed_by".to_owned(), json!(USER)),
     ]);
     let fields = fields(world, body)?;
     fields.extend(said.clone());

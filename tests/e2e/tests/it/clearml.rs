@@ -11,3 +11,4 @@ mod people;
 mod placement;
 mod real;
 mod weak;
+mod withdrawn;

@@ -1,18 +1,24 @@
 //! The end of a run: cancels the job, reports the result to the server, and removes the task's files.
 
-use divvy_api::v1::{ErrorCode, JobState};
+use divvy_api::v1::{CancelJob, ErrorCode, JobState};
 
 use super::job::{JobSight, end_of};
+use super::start::{HOST_PROPERTY, JOB_PROPERTY};
 use super::{TaskNotice, TaskRunner};
+use crate::frontend::doing::{of_running, of_waiting};
 use crate::frontend::task_state::{Ending, Event, FinalStatus, JobEnd, Outcome, StopReason};
 use crate::server::Subcode;
 
 impl TaskRunner {
-    pub(super) async fn cancel(&mut self) -> Option<Event> {
+    pub(super) async fn cancel(&mut self, why: StopReason) -> Option<Event> {
         let id = self.record.job.clone();
+        let how = CancelJob {
+            because: Some(of_running(&self.context, why, &self.record.task).await),
+            withdraw: false,
+        };
         match self
             .context
-            .agent(async |client| client.cancel(&id).await)
+            .agent(async |client| client.cancel_as(&id, &how).await)
             .await
         {
             // It ends, or has.
@@ -42,15 +48,25 @@ impl TaskRunner {
         if let Some(log_task) = self.log_task.take() {
             let _ = log_task.await;
         }
-        let (seen, _) = self.see(false).await;
-        let Some(word) = ending.final_status(seen) else {
+        let Some(word) = self.end_to_report(ending).await else {
             return Some(Event::EndReported);
         };
         let id = self.record.task.clone();
         let message = format!("Changed by divvy {}", self.record.worker);
         let trouble = std::mem::take(&mut self.trouble);
-        let (line, reason) = said(ending, word, &trouble);
+        let (line, reason) = match &self.withdrawn {
+            Some(because) => {
+                let host = &self.context.host;
+                let reason = format!("{because} on {host} before it started");
+                (format!("Process aborted: {reason}"), reason)
+            }
+            None => said(ending, word, &trouble),
+        };
         self.say("DEBUG", &format!("{line}\n")).await;
+        // A user who stops a task, resets it and queues it again within a second means the next run to go on.
+        if word == FinalStatus::Stopped && self.end_to_report(ending).await != Some(word) {
+            return Some(Event::EndReported);
+        }
         let told = self.context.server.retry(async |server| match word {
             FinalStatus::Completed => server.completed(&id, &reason, &message).await,
             FinalStatus::Failed => server.failed(&id, &reason, &message).await,
@@ -69,14 +85,30 @@ impl TaskRunner {
         Some(Event::EndReported)
     }
 
+    /// The status to write for this run, after a look at the task; `None` where the task is no longer this run's.
+    async fn end_to_report(&mut self, ending: Ending) -> Option<FinalStatus> {
+        let (seen, _) = self.see(false).await;
+        let word = ending.final_status(seen)?;
+        (!self.is_of_another_run()).then_some(word)
+    }
+
+    /// Whether the task has been started once more, there or here: its runtime properties name that run.
+    fn is_of_another_run(&self) -> bool {
+        let runtime = self.task.runtime.as_ref();
+        let text = |name: &str| runtime?.get(name)?.as_str().map(str::to_owned);
+        let job = text(JOB_PROPERTY);
+        let host = text(HOST_PROPERTY);
+        let differs = |is: Option<String>, own: &str| is.is_some_and(|is| is != own);
+        self.marked && (differs(job, &self.record.job) || differs(host, &self.context.host))
+    }
+
     pub(super) async fn finish(&mut self, outcome: Outcome) {
         let id = self.record.job.clone();
         if !matches!(&*self.job.borrow(), JobSight::Is(job) if job.state == JobState::Ended) {
-            // An error says that it has ended, or is gone.
-            let _ = self
-                .context
-                .agent(async |client| client.cancel(&id).await)
-                .await;
+            let because = self.why_it_goes(outcome).await;
+            // The user's own cancel leaves a row. A job of a task that did not run here leaves none.
+            let withdraw = self.withdrawn.is_none() || outcome == Outcome::NotOurs;
+            self.context.end_job(&id, because, withdraw).await;
         }
         if let Some(log_task) = self.log_task.take() {
             log_task.abort();
@@ -85,6 +117,8 @@ impl TaskRunner {
         self.context.set_slot(&task, None);
         let worker = self.record.worker.clone();
         if self.may_be_listed(outcome) {
+            // The server lists a worker again that it hears of later: no report may be under way.
+            drop(self.context.slot_reports.lock().await);
             let gone = self
                 .context
                 .server
@@ -104,6 +138,21 @@ impl TaskRunner {
             worker,
             outcome,
         });
+    }
+
+    /// Why a job goes that has not ended by itself, in words for its record.
+    async fn why_it_goes(&self, outcome: Outcome) -> String {
+        let (task, queue) = (&self.record.task, &self.record.queue_id);
+        match (outcome, &self.withdrawn) {
+            (Outcome::Ended | Outcome::Released, Some(because)) => because.clone(),
+            (Outcome::NotOurs | Outcome::Released, _) => {
+                let tasks = [task.clone()];
+                let mut words = of_waiting(&self.context, queue, &tasks).await;
+                words.remove(task).unwrap_or_default()
+            }
+            (Outcome::Returned, _) => "its task is back in its queue".to_owned(),
+            (Outcome::Ended, None) => "its task has ended".to_owned(),
+        }
     }
 
     /// Whether the slot's worker may be on the server's list: since it ran, here or before a restart.
@@ -129,10 +178,14 @@ fn said(ending: Ending, word: FinalStatus, trouble: &str) -> (String, String) {
             "Process aborted: the Divvy daemon was stopped".to_owned(),
             "the Divvy daemon was stopped".to_owned(),
         ),
-        (FinalStatus::Stopped, Ending::Job(JobEnd::Cancelled)) => (
-            "Process aborted: its job was cancelled on the worker's machine".to_owned(),
-            "its job was cancelled on the worker's machine".to_owned(),
-        ),
+        (FinalStatus::Stopped, Ending::Job(JobEnd::Cancelled)) => {
+            let how = match trouble {
+                "" => "cancelled",
+                trouble => trouble,
+            };
+            let reason = format!("its job was {how} on the worker's machine");
+            (format!("Process aborted: {reason}"), reason)
+        }
         (FinalStatus::Stopped, _) => (
             "User aborted: stopping task: the task was stopped\nProcess aborted by user".to_owned(),
             "task was stopped by tasks.stop".to_owned(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use divvy_api::v1::{Confirmation, Job, JobState};
+use divvy_api::v1::{Confirmation, EndReason, Job, JobState};
 
 use super::TaskRunner;
 use super::job::{JobSight, end_of};
@@ -89,7 +89,12 @@ impl TaskRunner {
             JobSight::Unknown => Some(Event::JobEnded(JobEnd::Lost)),
             JobSight::Is(job) => {
                 if job.state == JobState::Ended {
-                    self.trouble = job.reason.clone().unwrap_or_default();
+                    let words = match job.end_reason {
+                        // It names the user.
+                        Some(EndReason::Cancelled) => job.end_detail.as_ref(),
+                        _ => job.reason.as_ref(),
+                    };
+                    self.trouble = words.cloned().unwrap_or_default();
                     return Some(Event::JobEnded(end_of(&job)));
                 }
                 let again = job.confirmation == Some(Confirmation::Awaiting)

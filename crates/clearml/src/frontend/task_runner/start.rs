@@ -6,9 +6,14 @@ use divvy_api::v1::{Confirm, Confirmation, ErrorCode, Job, JobState, Slice};
 use serde_json::{Value, json};
 
 use super::TaskRunner;
+use super::job::end_of;
 use crate::frontend::queue::NOTE;
-use crate::frontend::task_state::Event;
+use crate::frontend::task_state::{Event, JobEnd};
 use crate::slot::{TaskSlot, share_text, slot_id};
+
+/// Runtime properties of a task that name its run: the machine, as the stock agent writes it, and the job there.
+pub(super) const HOST_PROPERTY: &str = "_exec_agent_hostname";
+pub(super) const JOB_PROPERTY: &str = "_divvy_job";
 
 impl TaskRunner {
     pub(super) async fn start(&mut self) -> Option<Event> {
@@ -33,13 +38,14 @@ impl TaskRunner {
                 self.say("WARNING", &format!("divvy: {note}\n")).await;
             }
             let mut runtime = self.task.runtime.clone().unwrap_or_default();
-            runtime.insert("_exec_agent_hostname".into(), json!(self.context.host));
+            runtime.insert(HOST_PROPERTY.into(), json!(self.context.host));
             runtime.extend(facts(&job));
             let set = self
                 .context
                 .server
                 .retry(async |server| server.set_runtime(&id, &runtime).await)
                 .await;
+            self.marked = set.is_ok();
             self.context
                 .try_to("write the task's runtime properties", &id, set)
                 .await;
@@ -66,7 +72,7 @@ impl TaskRunner {
                 self.confirmed = Some(job.attempt);
                 return Some(Event::Confirmed);
             }
-            _ => return Some(Event::NoSlice),
+            _ => return Some(self.no_slice(&job)),
         }
         let slot = self.slot(&job);
         if slot.worker != self.record.worker {
@@ -132,12 +138,24 @@ impl TaskRunner {
             }
             Err(error) if matches!(error.code, ErrorCode::Conflict | ErrorCode::NotFound) => {
                 tracing::warn!(task = %self.record.task, %error, "the task has lost its slice");
-                Some(Event::NoSlice)
+                let job = self.fresh_job().await;
+                Some(job.map_or(Event::NoSlice, |job| self.no_slice(&job)))
             }
             Err(error) => {
                 self.trouble = error.to_string();
                 Some(Event::Unfit)
             }
+        }
+    }
+
+    /// A job that cannot be confirmed has lost its slice, and its task goes back; but a cancelled one ends its task.
+    fn no_slice(&mut self, job: &Job) -> Event {
+        match end_of(job) {
+            JobEnd::Cancelled => {
+                self.trouble = job.end_detail.clone().unwrap_or_default();
+                Event::JobEnded(JobEnd::Cancelled)
+            }
+            _ => Event::NoSlice,
         }
     }
 
@@ -162,7 +180,7 @@ fn facts(job: &Job) -> impl Iterator<Item = (String, Value)> {
     let list =
         |of: &dyn Fn(&Slice) -> String| job.slices.iter().map(of).collect::<Vec<_>>().join(",");
     [
-        ("_divvy_job", json!(job.id)),
+        (JOB_PROPERTY, json!(job.id)),
         (
             "_divvy_gpu",
             json!(list(&|slice| slice.gpu_index.to_string())),

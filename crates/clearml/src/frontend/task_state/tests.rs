@@ -115,7 +115,7 @@ impl World {
                     Some(_) => Event::Verdict(StopReason::Changed),
                 },
             },
-            Action::Cancel => {
+            Action::Cancel(_) => {
                 self.job = Job::Ended;
                 Event::JobEnded(JobEnd::Cancelled)
             }
@@ -323,7 +323,7 @@ fn no_task_runs_on_after_a_stop_at_any_step() {
         let expected = match step {
             0 => Action::Finish(Outcome::NotOurs),
             1..=4 => Action::PutBack,
-            _ => Action::Cancel,
+            _ => Action::Cancel(StopReason::Shutdown),
         };
         assert_eq!(life.action(), expected, "a stop after {before:?}");
     }
@@ -360,10 +360,76 @@ fn popping_a_stopped_task_does_not_bring_it_back_to_life() {
         TaskLifecycle::new(),
         &[seen(Status::Stopped), Event::Popped, seen(Status::Queued)],
     );
+    assert_eq!(life.action(), Action::ReportEnd(Ending::Unstarted));
     assert_eq!(
-        life.action(),
-        Action::ReportEnd(Ending::Stopped(StopReason::Abort))
+        Ending::Unstarted.final_status(waiting()),
+        Some(FinalStatus::Stopped)
     );
+}
+
+fn waiting() -> TaskState {
+    TaskState {
+        status: Some(Status::Queued),
+        stopping: false,
+    }
+}
+
+/// Its user stopped it, reset it and put it into a queue again before this run's end was reported.
+#[test]
+fn the_end_of_a_run_is_not_reported_over_the_tasks_next_claim() {
+    for ending in [
+        Ending::Stopped(StopReason::Abort),
+        Ending::Stopped(StopReason::Shutdown),
+        Ending::Job(JobEnd::Exited(0)),
+        Ending::Job(JobEnd::Cancelled),
+        Ending::Unfit,
+    ] {
+        assert_eq!(ending.final_status(waiting()), None, "{ending:?}");
+    }
+}
+
+#[test]
+fn a_task_that_is_cancelled_while_it_waits_is_out_of_its_queue_before_it_is_stopped() {
+    let life = walk(TaskLifecycle::withdrawing(), &[seen(Status::Queued)]);
+    assert_eq!(
+        (life.action(), life.mark()),
+        (Action::Remove, Some(ClaimPhase::Claiming))
+    );
+    let theirs = life.on(Event::NotPopped);
+    assert_eq!(theirs.action(), Action::Finish(Outcome::NotOurs));
+    let taken = life.on(Event::Popped);
+    for (now, then) in [
+        (Status::Queued, Action::ReportEnd(Ending::Unstarted)),
+        (Status::InProgress, Action::Finish(Outcome::NotOurs)),
+        (Status::Created, Action::Finish(Outcome::Released)),
+    ] {
+        assert_eq!(taken.on(seen(now)).action(), then, "{now:?}");
+    }
+    // A daemon that dies here puts the task back: the cancel was not acknowledged.
+    let mark = taken.mark().unwrap();
+    let after = TaskLifecycle::recovered(mark, RecoveredJob::Nothing);
+    assert_eq!(after.action(), Action::PutBack);
+}
+
+#[test]
+fn a_job_that_is_cancelled_during_the_claim_ends_its_task() {
+    let confirming = [
+        seen(Status::Queued),
+        Event::Popped,
+        seen(Status::Queued),
+        Event::Started,
+        seen(Status::InProgress),
+    ];
+    let life = walk(TaskLifecycle::new(), &confirming);
+    assert_eq!(life.action(), Action::Confirm);
+    let ended = life.on(Event::JobEnded(JobEnd::Cancelled));
+    let end = Ending::Job(JobEnd::Cancelled);
+    assert_eq!(ended.action(), Action::ReportEnd(end));
+    let running = TaskState {
+        status: Some(Status::InProgress),
+        stopping: false,
+    };
+    assert_eq!(end.final_status(running), Some(FinalStatus::Stopped));
 }
 
 #[test]
