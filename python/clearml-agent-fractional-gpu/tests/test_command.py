@@ -54,6 +54,17 @@ class Patched(Machine):
             command[command.index("--") - 4 : command.index("--")], ["-q", "clearml", "--compute", "strict"]
         )
 
+    def test_the_agent_finds_the_run_of_docker_first(self) -> None:
+        """The agent at commit ac65a93 puts `-e NAME=VALUE` behind the first word `run` of what it gets back."""
+        command = patch_docker_cmd_gpu_fraction(LINE, gpu_fraction=0.5)
+        self.assertEqual(command.index("run"), command.index("--") + 2)
+        with mock.patch.dict(os.environ, {"CLEARML_FRACTIONAL_GPU_ARGS": "--queue=run"}):
+            command = patch_docker_cmd_gpu_fraction(LINE, gpu_fraction=0.5)
+        self.assertEqual(command.index("run"), command.index("--") + 2)
+        with mock.patch.dict(os.environ, {"CLEARML_FRACTIONAL_GPU_ARGS": "-q run"}):
+            with self.assertRaisesRegex(FractionError, "the word run"):
+                patch_docker_cmd_gpu_fraction(LINE, gpu_fraction=0.5)
+
     def test_every_eighth_is_a_fraction_and_nothing_else(self) -> None:
         for eighths in range(1, 9):
             command = patch_docker_cmd_gpu_fraction(LINE, gpu_fraction=eighths / 8)

@@ -100,6 +100,22 @@ class Prepared(Machine):
         self.assertIn("no room for it\nhint: wait", said[2])
         self.assertEqual(ended, ("bad", 1, "by itself"))
 
+    def test_a_fraction_that_fails_late_leaves_no_reservation_of_its_gpus(self) -> None:
+        """As `_reserve_dynamic_gpus` of the agent at commit ac65a93 writes them: suffix, and GPU, share and time."""
+        for slot, task, left in [
+            ("node1:gpu0.5a", "bad", {"1": ("1", 1.0, 0.0), "2.25b": ("2", 0.25, 0.0)}),
+            ("node1:gpu1", "bad", {"0.5a": ("0", 0.5, 0.0), "2.25b": ("2", 0.25, 0.0)}),
+            ("node:gpu1:gpu0.5a,1", "bad", {"2.25b": ("2", 0.25, 0.0)}),
+        ]:
+            worker = self.worker()
+            worker.worker_id = slot
+            reserved = {"0.5a": ("0", 0.5, 0.0), "1": ("1", 1.0, 0.0), "2.25b": ("2", 0.25, 0.0)}
+            worker._dynamic_gpus_reservations = dict(reserved)
+            worker.run_one_task("q", "good", None)
+            self.assertEqual(worker._dynamic_gpus_reservations, reserved)
+            worker.run_one_task("q", task, None)
+            self.assertEqual(worker._dynamic_gpus_reservations, left, slot)
+
 
 class Installed(unittest.TestCase):
     """Only with both packages in one environment, as `cargo xtask dist` installs them."""

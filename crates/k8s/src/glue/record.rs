@@ -16,6 +16,8 @@ use super::task_state::ClaimPhase;
 const TASK_LABEL: &str = "clearml-task-id";
 const QUEUE_LABEL: &str = "clearml-agent-queue";
 const QUEUE_NAME_LABEL: &str = "clearml-agent-queue-name";
+/// Of a pipeline's step, its controller: the stock glue has it since commit ac65a93.
+const PARENT_LABEL: &str = "clearml-parent-task-id";
 const USER_LABEL: &str = "clearml-user";
 const PROJECT_LABEL: &str = "clearml-project";
 
@@ -84,7 +86,11 @@ impl Logged {
 
 /// Labels of a pod by which its users are told apart: by `kubectl -l`, quotas and bills.
 pub fn labels_of(facts: &Facts) -> BTreeMap<String, String> {
-    let pairs = [(USER_LABEL, &facts.user), (PROJECT_LABEL, &facts.project)];
+    let pairs = [
+        (USER_LABEL, &facts.user),
+        (PROJECT_LABEL, &facts.project),
+        (PARENT_LABEL, &facts.parent_id),
+    ];
     let named = pairs.into_iter().filter_map(|(name, value)| {
         let value = label(value.as_deref()?);
         (!value.is_empty()).then(|| (name.to_owned(), value))

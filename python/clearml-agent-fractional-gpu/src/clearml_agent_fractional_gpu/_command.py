@@ -37,11 +37,22 @@ def patch_docker_cmd_gpu_fraction(docker_cmd: Sequence[str], gpu_fraction: float
         command += ["--name", f"clearml-{task}"]
     if not _divvy.daemon_answers(divvy):
         command.append("--no-daemon")
+    command += _slice_args(os.environ.get(SLICE_ARGS, ""))
+    return [*command, "--", *line]
+
+
+def _slice_args(text: str) -> list[str]:
     try:
-        command += shlex.split(os.environ.get(SLICE_ARGS, ""))
+        words = shlex.split(text)
     except ValueError as error:
         raise FractionError(f"cannot parse {SLICE_ARGS}: {error}", "close the quote") from error
-    return [*command, "--", *line]
+    if "run" in words:
+        # Newer agents put their `-e NAME=VALUE` behind the first word `run` of the whole command.
+        raise FractionError(
+            f"{SLICE_ARGS} contains the word run, behind which the agent puts flags of docker",
+            "join it to its flag: --queue=run",
+        )
+    return words
 
 
 def fraction(value: float) -> Fraction:

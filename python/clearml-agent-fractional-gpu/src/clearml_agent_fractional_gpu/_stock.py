@@ -23,6 +23,9 @@ _AVAILABLE = "available_gpus"
 #: The agent's attribute that holds it.
 _NOTES = "_divvy_runtime_properties"
 
+#: The agent's slots that no worker is registered for yet.
+_RESERVATIONS = "_dynamic_gpus_reservations"
+
 
 def prepare(module: Any) -> None:
     """Patches ``clearml_agent.commands.worker``.
@@ -106,6 +109,22 @@ def _failing_the_task(run: Any, no_stop: Any) -> Any:
             print(f"Task {task_id}: cannot allocate its fraction of a GPU: {error}")
             self.send_logs(task_id, [f"clearml-agent-fractional-gpu: {error}\n"], level="ERROR", session=session)
             self.handle_task_termination(task_id, 1, no_stop, session=session)
+            _drop_reservation(self)
             return 1
 
     return run_one_task
+
+
+def _drop_reservation(worker: Any) -> None:
+    """Frees the slot of a task that was not started.
+
+    Newer agents (commit ac65a93, August 2026) reserve a slot from its naming until its worker is on the server's list,
+    or for 600 s. A task that ends here never registers, so its share of the GPU would stay idle that long. The worker's
+    id is still the slot's: ``node1:gpu2.25a``, ``node1:gpu0,1``.
+    """
+    reservations = getattr(worker, _RESERVATIONS, None)
+    if not isinstance(reservations, dict):
+        return
+    slot = str(getattr(worker, "worker_id", "")).rsplit(":gpu", 1)[-1]
+    for suffix in slot.split(","):
+        reservations.pop(suffix, None)
