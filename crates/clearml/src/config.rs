@@ -126,6 +126,12 @@ pub enum ConfigError {
         value: String,
         wanted: String,
     },
+    #[error("{flag} {value:?}: {wanted}")]
+    Flag {
+        flag: &'static str,
+        value: String,
+        wanted: &'static str,
+    },
     #[error("{key} is set neither in {file} nor by {variable}")]
     Missing {
         key: &'static str,
@@ -143,6 +149,7 @@ impl ConfigError {
                 "correct that line; `clearml-agent config` reads the same file".into()
             }
             Self::Value { .. } => "correct the value, or remove the key".into(),
+            Self::Flag { .. } => "correct the value, or omit the flag".into(),
             Self::Missing { .. } => {
                 "run `clearml-agent init`, or create API keys in the server's web UI under Settings > Workspace".into()
             }

@@ -34,7 +34,7 @@ use masking::listed;
 use script::CONFIG;
 pub use script::{ScriptSpec, script};
 pub use setup::{Lines, Setup};
-use setup::{expanded, joined, shell};
+use setup::{expanded, joined, shell, split_flags};
 use template::filled;
 
 /// The command line's options on running tasks.
@@ -164,9 +164,22 @@ impl Runner {
         })
     }
 
+    /// Which docker arguments of the configuration are read as several words, where tasks run in containers.
+    pub fn split_arguments(&self) -> Option<String> {
+        let split = &self.setup.split;
+        (self.docker && !split.is_empty()).then(|| split_note(split))
+    }
+
     /// The image of tasks that name none, where tasks run in containers.
     pub fn image(&self) -> Option<&str> {
         self.docker.then_some(self.setup.image.as_str())
+    }
+
+    /// The stock agent's `execute`, as lists of jobs show it for tasks that wait.
+    pub fn execute(&self) -> Vec<String> {
+        let stock = Options::default().agent;
+        let agent = if self.docker { &stock } else { &self.agent };
+        [&agent[..], &["execute".to_owned()]].concat()
     }
 
     /// Prepares the launch of a task on this slot. In container mode it creates the task's files on this machine, until
@@ -220,7 +233,8 @@ impl Runner {
 
     /// A plain process: the stock agent with the daemon's own environment.
     fn process(&self, task: &Task, slot: &TaskSlot) -> Launch {
-        let flags = self.execute_flags().split(' ').map(str::to_owned);
+        let flags = self.execute_flags();
+        let flags = flags.split(' ').map(str::to_owned);
         let more = ["--id", &task.id].map(str::to_owned);
         let agent = self.agent.iter().cloned().chain(["execute".to_owned()]);
         let command: Vec<String> = agent.chain(flags).chain(more).collect();
@@ -301,12 +315,12 @@ impl Runner {
             .filter(|image| !image.is_empty());
         let own_image = own_image.filter(|_| !setup.no_override);
         let is_default = own_image.is_none();
-        let (image, words) = match own_image {
+        let (image, (words, split)) = match own_image {
             Some(image) => (
                 image.to_owned(),
-                shell(asked.arguments.as_deref().unwrap_or_default()),
+                split_flags(shell(asked.arguments.as_deref().unwrap_or_default())),
             ),
-            None => (setup.image.clone(), setup.arguments.clone()),
+            None => (setup.image.clone(), (setup.arguments.clone(), Vec::new())),
         };
         let script_of_task = asked.setup_shell_script.as_deref();
         let mut lines = vec![format!(
@@ -315,6 +329,9 @@ impl Runner {
             if is_default { "default " } else { "" },
             listed(&setup.masks.over(&words)),
         )];
+        if !split.is_empty() {
+            lines.push(format!("divvy: {}\n", split_note(&split)));
+        }
         if let Some(text) = script_of_task.filter(|text| !text.is_empty()) {
             lines.push(format!("custom_setup_bash_script:\n{text}\n"));
         }
@@ -487,6 +504,14 @@ impl Runner {
 
 /// What `clearml-agent execute --log-level` takes.
 const LOG_LEVELS: [&str; 6] = ["DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL"];
+
+/// Names flags alone: a value may be secret.
+fn split_note(flags: &[String]) -> String {
+    format!(
+        "each of these docker arguments has a blank and is read as several words: {}",
+        flags.join(", ")
+    )
+}
 
 /// Where a wheel of this machine lies in a container.
 fn wheel_inside(wheel: &Path) -> String {

@@ -64,7 +64,7 @@ pub fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
 /// # Errors
 /// As [`parse`].
 pub fn checked(mut parser: clap::Command, words: &[OsString]) -> Result<Cli, clap::Error> {
-    let matches = parser.try_get_matches_from_mut(words)?;
+    let matches = parser.try_get_matches_from_mut(with_flags_as_values(words))?;
     let mut cli = Cli::from_arg_matches(&matches)?;
     if let Verb::Daemon(daemon) = &mut cli.verb {
         daemon.given = given(&matches);
@@ -79,6 +79,35 @@ pub fn checked(mut parser: clap::Command, words: &[OsString]) -> Result<Cli, cla
         });
     }
     Ok(cli)
+}
+
+/// The words with those made values that the stock agent takes as values of `daemon --docker`: `"-v /data:/data"`. Its
+/// parser takes a word with a blank for no flag. A blank before the word has that effect on ours.
+fn with_flags_as_values(words: &[OsString]) -> Vec<OsString> {
+    let mut words = words.to_vec();
+    let mut before = words.iter().skip(1);
+    let verb = loop {
+        match before.next() {
+            Some(word) if word == "--config-file" => drop(before.next()),
+            Some(word) if word.as_encoded_bytes().starts_with(b"-") => {}
+            other => break other,
+        }
+    };
+    if verb.is_none_or(|verb| verb != "daemon") {
+        return words;
+    }
+    let is_container = |word: &OsString| word == "--docker" || word == "--podman";
+    let mut is_value = false;
+    for word in &mut words {
+        let text = word.to_string_lossy();
+        let is_flag = text.starts_with('-');
+        let is_line = is_flag && is_value && text.contains(' ') && !text.contains('=');
+        is_value = is_container(word) || is_value && (!is_flag || is_line);
+        if is_line {
+            *word = OsString::from(format!(" {text}"));
+        }
+    }
+    words
 }
 
 /// Names of the flags of `daemon` that are on the command line, without the dashes. The other values are defaults, over
@@ -648,7 +677,7 @@ pub struct Suspend {
 }
 
 #[derive(Debug, Args)]
-#[command(override_usage = "divvy daemon [--gpus LIST] [--dynamic-gpus --queue NAME=AMOUNT…] …", after_help = help::DAEMON)]
+#[command(infer_long_args = true, override_usage = "divvy daemon [--gpus LIST] [--dynamic-gpus --queue NAME=AMOUNT…] …", after_help = help::DAEMON)]
 pub struct Daemon {
     /// Configuration file; flags take precedence
     ///
@@ -789,13 +818,14 @@ pub struct Daemon {
     pub detached: bool,
     /// Stop the running daemon; jobs keep running
     ///
-    /// Stop the running daemon, or only the named worker. Jobs keep running; tasks of --clearml are stopped
-    #[arg(long, value_name = "WORKER", num_args = 0.., conflicts_with_all = ["detached", "foreground"])]
+    /// Stop the running daemon; with --gpus or the name of a worker, only if it is the daemon of these. Jobs keep
+    /// running; tasks of --clearml are stopped
+    #[arg(long, value_name = "WORKER", num_args = 0..)]
     pub stop: Option<Vec<String>>,
     /// Show the running daemon and its jobs
     ///
     /// Show the running daemon and its jobs
-    #[arg(long, conflicts_with_all = ["stop", "detached", "foreground"])]
+    #[arg(long, conflicts_with = "stop")]
     pub status: bool,
     /// Serve simulated GPUs: a100-80gb:3
     #[arg(long, value_name = "MODEL:N", value_parser = models)]

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use divvy_api::v1::{Error, ErrorCode};
+use divvy_core::docker;
 
 use crate::args;
 use crate::colour::{Palette, Tone};
@@ -101,6 +102,9 @@ pub fn from_clap(error: &clap::Error, words: &[OsString]) -> Error {
     if let Some(hint) = of_slurm(error).filter(|_| takes_jobs) {
         return Error::new(ErrorCode::Usage, shortened(&message)).hint(hint);
     }
+    if let Some(hint) = of_docker(error, words) {
+        return Error::new(ErrorCode::Usage, shortened(&message)).hint(hint);
+    }
     let hint = match (tips.is_empty(), usage.is_empty() || is_dropped) {
         (false, _) => tips.join("; "),
         (true, false) => format!("usage: {usage}"),
@@ -121,6 +125,30 @@ fn of_slurm(error: &clap::Error) -> Option<&'static str> {
         }
         _ => None,
     }
+}
+
+/// How `daemon --docker` takes a flag of `docker run`, where that is the flag that it does not know.
+fn of_docker(error: &clap::Error, words: &[OsString]) -> Option<&'static str> {
+    let named = error.get(ContextKind::InvalidArg)?;
+    let (ErrorKind::UnknownArgument, ContextValue::String(flag)) = (error.kind(), named) else {
+        return None;
+    };
+    let flag = flag.split([' ', '=']).next().unwrap_or_default();
+    let is_daemon = words.iter().any(|word| word == "daemon");
+    let at = words
+        .iter()
+        .position(|word| word == "--docker" || word == "--podman")?;
+    let is_behind = words[at..]
+        .iter()
+        .any(|word| word.to_string_lossy().starts_with(flag));
+    (is_daemon && is_behind && is_of_docker(flag))
+        .then_some("quote the image with its flags: --docker 'IMAGE -v /data:/data'")
+}
+
+/// Whether `docker run` has the flag, as far as Divvy's table knows it.
+fn is_of_docker(flag: &str) -> bool {
+    let line = [flag, "value", "image"].map(str::to_owned);
+    docker::parse_command_line(&line, &[]).is_ok()
 }
 
 /// Letters of a message of clap's: it repeats the value that it refuses, which may be as long as a command line.

@@ -667,6 +667,24 @@ mod tests {
             ("\t#!/bin/bash\n#SBATCH -t 5\n", "does not begin with #!"),
             ("\u{feff}#!/bin/bash\n#SBATCH -a 0-3\n", "a byte order mark"),
             ("echo\n#DIVVY -g 1\n", "does not begin with #!"),
+            // Two public job files begin with a blank.
+            (
+                " #!/bin/bash\n#SBATCH --qos=regular\n#SBATCH --time=00:30:00\n#SBATCH --nodes=1\nmodule load python\n",
+                "does not begin with #!",
+            ),
+            (
+                " #!/bin/bash\n#SBATCH --partition=queue\n#SBATCH --time=14-00:00:00\n#SBATCH -N 1 # Nodes\n \n JolyTree.sh  -i /home\n",
+                "does not begin with #!",
+            ),
+            // Of editors and web pages: a blank that is no ASCII, and a space of no width.
+            (
+                "\u{a0}#!/bin/bash\n#SBATCH -t 5\n",
+                "does not begin with #!",
+            ),
+            (
+                "\u{200b}#!/bin/bash\n#SBATCH -t 5\n",
+                "does not begin with #!",
+            ),
         ] {
             let message = refused(text);
             assert!(message.contains(said), "{message}");

@@ -81,9 +81,7 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Suspend(args) => block_on(wait::suspend(args)),
         Verb::Resume(args) => block_on(wait::resume(args)),
         Verb::Daemon(args) if args.status => block_on(stop::status()),
-        Verb::Daemon(args) if args.stop.is_some() => {
-            block_on(stop::stop(&args.stop.unwrap_or_default()))
-        }
+        Verb::Daemon(args) if args.stop.is_some() => block_on(stop::stop(&args)),
         Verb::Daemon(args) => daemon(&args, backend),
         Verb::Config(args) => config::config(args),
         Verb::Doctor(args) => doctor::doctor(&args, backend),

@@ -38,7 +38,7 @@ use context::GlueContext;
 use controller::GlueController;
 use prepared::{Prepared, prepared};
 use setup::set_up;
-use values::InvalidValue;
+use values::Problems;
 
 /// How long a worker stays on the server's list unheard, seconds: the stock agent's.
 const TIMEOUT: u64 = 600;
@@ -87,9 +87,9 @@ pub enum GlueError {
         source: std::io::Error,
     },
     #[error("{path}: {wrong}")]
-    Values { path: PathBuf, wrong: InvalidValue },
-    #[error("queue {queue}: {wrong}")]
-    Queue { queue: String, wrong: InvalidValue },
+    Values { path: PathBuf, wrong: Problems },
+    #[error("{0}")]
+    Queues(Problems),
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error("cannot parse {0:?} in uptime or downtime as hours and days")]
@@ -122,7 +122,7 @@ impl GlueError {
         match self {
             Self::Read { .. }
             | Self::Values { .. }
-            | Self::Queue { .. }
+            | Self::Queues(_)
             | Self::Config(_)
             | Self::Hours(_) => 2,
             _ => 1,

@@ -38,3 +38,4 @@ pub mod uninstall;
 pub mod views;
 pub mod why;
 pub mod workload;
+pub mod yaml;

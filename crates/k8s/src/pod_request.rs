@@ -40,6 +40,9 @@ pub const HAMI_CORES: &str = "nvidia.com/gpucores";
 /// resource.k8s.io/v1).
 pub(crate) const MOST_GPUS: usize = 32;
 
+/// A pebibyte: more MiB than a GPU has, and few enough to be counted in bytes.
+const MOST_MIB: u64 = 1 << 30;
+
 /// The most different GPU requests of one object: each is a claim template that its admission may have to create.
 pub(crate) const MOST_REQUESTS: usize = 32;
 
@@ -140,12 +143,18 @@ pub enum Refusal {
     FractionAndWhole { from: &'static str },
     #[error("cannot request both GPU fraction and GPU memory: {0} and {1}; remove one of them")]
     Both(&'static str, &'static str),
-    #[error("{MEMORY}: `{0}` is not a positive whole number of MiB, such as 2000")]
+    #[error("{MEMORY}: `{0}` is not a positive whole number of MiB in digits, such as 2000")]
     Memory(String),
-    #[error("{from}: `{value}` is not a positive whole number")]
+    #[error("{from}: {value} MiB are more than any GPU has")]
+    TooMuch { from: &'static str, value: String },
+    #[error("{from}: `{value}` is not a positive count; write digits alone, such as 2")]
     Count { from: String, value: String },
+    #[error("{HAMI_PERCENT}: `{0}` is not a whole per cent from 1 to 100")]
+    Percent(String),
     #[error("{GPU_SIZE}: `{0}` is not an amount of memory, such as 80Gi")]
     GpuSize(String),
+    #[error("{GPU_SIZE}: `{0}` is less than 1Mi; write the memory of the GPU, such as 80Gi")]
+    SmallGpu(String),
     #[error("{COMPUTE}: {error}; write fair, strict, fair=0.5 or strict=0.25")]
     Compute {
         #[source]
@@ -155,7 +164,7 @@ pub enum Refusal {
         "{COMPUTE}: `none` would take compute time from other pods; write fair=1 for as much as a pod can have"
     )]
     NoCompute,
-    #[error("{HAMI_CORES}: `{0}` is not a per cent from 0 to 100")]
+    #[error("{HAMI_CORES}: `{0}` is not a whole per cent from 0 to 100")]
     Cores(String),
     #[error(
         "the annotation {COMPUTE} requests {annotation}, but the limit {HAMI_CORES} requests {limit}; remove one of them"

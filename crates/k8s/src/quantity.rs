@@ -35,7 +35,13 @@ const SUFFIXES: [(&str, i128); 16] = [
     ("Ei", ONE << 60),
 ];
 
-/// The text is no quantity, or one with more digits than are kept.
+/// The largest amount: the API server takes none above 2^63 - 1.
+const MOST: i128 = i64::MAX as i128 * ONE;
+
+/// Of a number with more digits than those of the largest amount, the later ones count as zeros.
+const MOST_DIGITS: i128 = ONE * ONE * 100;
+
+/// The text is no quantity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a quantity such as 1, 0.5 or 500m")]
 pub struct QuantityError(String);
@@ -57,9 +63,17 @@ impl Quantity {
 
     /// In millionths; `None` where it is negative, too much, or not a whole number of them.
     pub fn millionths(self) -> Option<u64> {
-        (self.0 % 1_000 == 0)
-            .then(|| u64::try_from(self.0 / 1_000).ok())
-            .flatten()
+        (self.0 >= 0 && self.0 % 1_000 == 0).then(|| self.millionths_rounded_down())
+    }
+
+    /// In millionths, rounded down; 0 where it is negative.
+    pub fn millionths_rounded_down(self) -> u64 {
+        u64::try_from(self.0.max(0) / 1_000).unwrap_or(u64::MAX)
+    }
+
+    /// As a count, rounded down; 0 where it is negative.
+    pub fn rounded_down(self) -> u64 {
+        u64::try_from(self.0.max(0) / ONE).unwrap_or(u64::MAX)
     }
 
     /// In thousandths, rounded up; 0 where it is negative.
@@ -93,35 +107,51 @@ impl Quantity {
 impl FromStr for Quantity {
     type Err = QuantityError;
 
+    /// As the API server reads it: an exponent may take the place of a suffix, and an amount above [`MOST`] is `MOST`.
+    /// What is finer than the smallest unit is rounded down, and never to nothing.
     fn from_str(text: &str) -> Result<Self, QuantityError> {
         let error = || QuantityError(text.to_owned());
         let end = text
             .find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '-' | '+')))
             .unwrap_or(text.len());
         let (number, suffix) = text.split_at(end);
-        let (_, unit) = SUFFIXES
-            .into_iter()
-            .find(|(name, _)| *name == suffix)
-            .ok_or_else(error)?;
+        let (unit, exponent) = match SUFFIXES.into_iter().find(|(name, _)| *name == suffix) {
+            Some((_, unit)) => (unit, 0),
+            None => {
+                let exponent = suffix.strip_prefix(['e', 'E']).ok_or_else(error)?;
+                (ONE, exponent.parse::<i32>().map_err(|_| error())?)
+            }
+        };
         let (sign, number) = match number.strip_prefix('-') {
             Some(rest) => (-1, rest),
             None => (1, number.strip_prefix('+').unwrap_or(number)),
         };
         let (whole, decimals) = number.split_once('.').unwrap_or((number, ""));
-        if whole.is_empty() && decimals.is_empty() || decimals.len() > 18 {
+        let mut digits = whole.bytes().chain(decimals.bytes());
+        if whole.is_empty() && decimals.is_empty() || !digits.clone().all(|b| b.is_ascii_digit()) {
             return Err(error());
         }
-        let digits = |text: &str| match text {
-            "" => Ok(0),
-            text => text.parse::<u64>().map_err(|_| error()),
+        let mut power = i64::from(exponent) - i64::try_from(decimals.len()).unwrap_or(i64::MAX);
+        let mut value: i128 = 0;
+        for digit in digits.by_ref() {
+            match value < MOST_DIGITS {
+                true => value = value * 10 + i128::from(digit - b'0'),
+                false => power = power.saturating_add(1),
+            }
+        }
+        let tens = u32::try_from(power.unsigned_abs()).unwrap_or(u32::MAX);
+        let tens = 10_i128.checked_pow(tens);
+        let all = match (power < 0, tens) {
+            _ if value == 0 => 0,
+            (true, None) => 1,
+            (true, Some(tens)) => match value.checked_mul(unit) {
+                Some(all) => (all / tens).max(1),
+                None => (value / tens).saturating_mul(unit),
+            },
+            (false, None) => MOST,
+            (false, Some(tens)) => value.saturating_mul(tens).saturating_mul(unit),
         };
-        let scale = 10_i128.pow(u32::try_from(decimals.len()).map_err(|_| error())?);
-        let all = i128::from(digits(whole)?) * scale + i128::from(digits(decimals)?);
-        let all = all.checked_mul(unit).ok_or_else(error)?;
-        if all % scale != 0 {
-            return Err(error());
-        }
-        Ok(Self(sign * all / scale))
+        Ok(Self(sign * all.min(MOST)))
     }
 }
 
@@ -183,11 +213,53 @@ mod tests {
 
     #[test]
     fn what_is_no_quantity_is_refused_by_name() {
-        for text in ["", ".", "half", "1x", "--1", "1.2.3", "0.00000000001", "1 "] {
+        for text in [
+            "",
+            ".",
+            "half",
+            "1x",
+            "--1",
+            "1-1",
+            "1.2.3",
+            "1 ",
+            "1e",
+            "1e1.5",
+            "1e99999999999",
+            "1GiB",
+        ] {
             let error = text.parse::<Quantity>().unwrap_err();
             assert!(error.to_string().contains(text), "{error}");
         }
         assert!(Quantity::of(&Value::Null).is_err());
+    }
+
+    /// <https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/>
+    #[test]
+    fn quantities_have_exponents_and_a_largest_amount() {
+        let quantity = |text: &str| text.parse::<Quantity>().unwrap();
+        for (text, same) in [
+            ("1e3", "1k"),
+            ("1E3", "1000"),
+            ("5e-1", "500m"),
+            ("1E", "1000P"),
+            ("1Ei", "1024Pi"),
+            ("1e18", "1E"),
+            ("1e40", "100E"),
+            ("99999999999999999999999", "100E"),
+            ("1.5Ei", "1536Pi"),
+            ("-1e40", "-100E"),
+            ("0e9", "0"),
+            ("0.3333333333", "333333333n"),
+            ("0.9999999999", "999999999n"),
+            ("0.00000000001", "1n"),
+            ("1e-400", "1n"),
+            ("0.0000000000000000000001Ei", "115292n"),
+        ] {
+            assert_eq!(quantity(text), quantity(same), "{text}");
+        }
+        let long = format!("0.{}", "3".repeat(100_000));
+        assert_eq!(quantity(&long).millionths_rounded_down(), 333_333);
+        assert_eq!(quantity("1.9").rounded_down(), 1);
     }
 
     #[test]

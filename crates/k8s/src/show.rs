@@ -8,7 +8,7 @@ use divvy_core::units::Bytes;
 use divvy_k8s::claim::Inventory;
 use divvy_k8s::inject::{InjectError, inject, inject_workload};
 use divvy_k8s::pod_request::{SkipReason, Steps};
-use serde::Deserialize;
+use divvy_k8s::yaml;
 use serde_json::Value;
 
 #[derive(clap::Args)]
@@ -28,11 +28,11 @@ pub struct Args {
 pub enum Failure {
     #[error("{path}: {error}")]
     Read { path: PathBuf, error: io::Error },
-    #[error("{path}: document {number} is neither YAML nor JSON: {error}")]
+    #[error("{path}: document {number}: {error}")]
     Syntax {
         path: PathBuf,
         number: usize,
-        error: yaml_serde::Error,
+        error: String,
     },
     #[error("{object} is refused: {error}")]
     Refused { object: String, error: InjectError },
@@ -87,12 +87,16 @@ fn objects(args: &Args) -> Result<Vec<Value>, Failure> {
         error,
     })?;
     let mut objects = Vec::new();
-    for (at, document) in yaml_serde::Deserializer::from_str(&text).enumerate() {
-        let object = Value::deserialize(document).map_err(|error| Failure::Syntax {
-            path: path.clone(),
-            number: at + 1,
-            error,
-        })?;
+    let syntax = |number: usize, error: String| Failure::Syntax {
+        path: path.clone(),
+        number,
+        error,
+    };
+    let documents = yaml::documents(&text);
+    let documents = documents.map_err(|(number, error)| syntax(number, error.to_string()))?;
+    for (at, document) in documents.into_iter().enumerate() {
+        let object = serde_json::to_value(document);
+        let object = object.map_err(|error| syntax(at + 1, error.to_string()))?;
         match object["kind"].as_str() {
             Some("List") => objects.extend(object["items"].as_array().cloned().unwrap_or_default()),
             _ if object.is_null() => {}

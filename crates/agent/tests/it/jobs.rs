@@ -87,6 +87,27 @@ async fn a_program_ended_by_a_signal_has_128_and_its_number() {
         (job.end_reason, job.exit_code),
         (Some(EndReason::Failed), Some(137))
     );
+    // clearml-agent ends with Python's -9 for a task that signal 9 ended, which is 247.
+    let labels = [("clearml.task".to_owned(), "7".to_owned())];
+    for (labels, code, shown, reason) in [
+        (&labels[..], 247, 137, "ended by signal 9"),
+        (&labels, 245, 139, "ended by signal 11"),
+        (&labels, 255, 255, "exited with code 255"),
+        (&labels, 191, 191, "exited with code 191"),
+        (&[], 247, 247, "exited with code 247"),
+    ] {
+        let task = Submit {
+            labels: labels.iter().cloned().collect(),
+            ..quarter(&["sh", "-c", &format!("exit {code}")])
+        };
+        let id = client.submit(&task).await.unwrap().id;
+        let job = ended(&client, &id).await;
+        assert_eq!(
+            (job.end_reason, job.exit_code),
+            (Some(EndReason::Failed), Some(shown))
+        );
+        assert_eq!(job.reason.as_deref(), Some(reason));
+    }
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use divvy_core::docker::words;
+use divvy_core::docker::{self, words};
 use regex::Regex;
 
 use super::masking::Masks;
@@ -38,6 +38,8 @@ pub struct Setup {
     pub no_override: bool,
     /// `agent.extra_docker_arguments`.
     pub extra: Vec<String>,
+    /// The flags of elements of these two that were read as several words.
+    pub split: Vec<String>,
     /// `CLEARML_AGENT_EXTRA_DOCKER_LABELS`.
     pub labels: Vec<String>,
     /// `agent.docker_args_filters`: what of a task's arguments is let through; empty: all.
@@ -166,6 +168,9 @@ impl Setup {
             Some(line) => shell(&line),
             None => list(tree, "agent.extra_docker_arguments")?,
         };
+        let (arguments, mut split) = split_flags(arguments);
+        let (extra, split_extra) = split_flags(extra);
+        split.extend(split_extra);
         let labels = var("CLEARML_AGENT_EXTRA_DOCKER_LABELS");
         let filters = match var("CLEARML_AGENT_DOCKER_ARGS_FILTERS") {
             Some(line) => shell(&line),
@@ -194,6 +199,7 @@ impl Setup {
             arguments,
             no_override: flag("agent.disable_task_docker_override", false)?,
             extra,
+            split,
             labels: labels.map(|line| shell(&line)).unwrap_or_default(),
             filters: filters.collect::<Result<_, _>>()?,
             forbidden: named("agent.forbidden_docker_args", &FORBIDDEN)?,
@@ -392,6 +398,48 @@ fn list(tree: &Tree, key: &str) -> Result<Vec<String>, ConfigError> {
     }
 }
 
+/// A list of flags of which each element may be a flag with its value, `-e A=b`, or several: the words of all, and the
+/// flags of those elements. Docker takes such an element as one word, with the blank in the value. The stock agent
+/// writes the list to the task as one text, whose words are these.
+pub fn split_flags(list: Vec<String>) -> (Vec<String>, Vec<String>) {
+    let (mut words, mut split) = (Vec::with_capacity(list.len()), Vec::new());
+    for element in list {
+        match has_several_words(&element) {
+            false => words.push(element),
+            true => {
+                let several = shell(&element);
+                split.extend(several.first().cloned());
+                words.extend(several);
+            }
+        }
+    }
+    (words, split)
+}
+
+/// Whether a blank of an element is between words, and not in a value: `--env=A=b c` and `-eA=b c` are one word.
+fn has_several_words(element: &str) -> bool {
+    let Some((flag, rest)) = element.trim().split_once(char::is_whitespace) else {
+        return false;
+    };
+    let is_long = |name: &str| {
+        let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
+        !name.is_empty() && name.chars().all(is_part)
+    };
+    let is_flag = match (flag.strip_prefix("--"), flag.strip_prefix('-')) {
+        (Some(name), _) => is_long(name),
+        (None, Some(letters)) => {
+            !letters.is_empty() && letters.chars().all(|letter| letter.is_ascii_alphabetic())
+        }
+        (None, None) => return false,
+    };
+    let has_flags = || rest.split_whitespace().any(|word| word.starts_with('-'));
+    is_flag
+        || match docker::options(&[element.to_owned()]) {
+            Ok(options) => options.env.is_empty() && options.labels.is_empty() && has_flags(),
+            Err(_) => true,
+        }
+}
+
 /// Words as a shell has them; by blanks alone where a quote is not closed.
 pub fn shell(line: &str) -> Vec<String> {
     words::split(line).unwrap_or_else(|_| line.split_whitespace().map(str::to_owned).collect())
@@ -471,6 +519,60 @@ mod tests {
         let place = PathContext::of(&vars);
         assert_eq!(place.path("~/.clearml/$A"), Path::new("/h/.clearml/x"));
         assert_eq!(place.path("/a~"), Path::new("/a~"));
+    }
+
+    #[test]
+    fn an_element_of_docker_arguments_that_is_a_flag_and_its_value_is_several_words() {
+        for (element, expected) in [
+            // The elements of clearml-agent 174.
+            (
+                "-e http_proxy=http://192.0.2.1:3128",
+                "-e|http_proxy=http://192.0.2.1:3128",
+            ),
+            (
+                "-e no_proxy=localhost,10.0.0.0/8",
+                "-e|no_proxy=localhost,10.0.0.0/8",
+            ),
+            ("-v /data:/data", "-v|/data:/data"),
+            ("--shm-size 1g", "--shm-size|1g"),
+            ("--label a=b", "--label|a=b"),
+            // Of bookingchallenge2020's clearml.conf, and other forms.
+            (
+                "-v /home/elior/data:/opt/data",
+                "-v|/home/elior/data:/opt/data",
+            ),
+            (" -v  /a:/a -v /b:/b ", "-v|/a:/a|-v|/b:/b"),
+            ("-e A=\"b c\"", "-e|A=b c"),
+            ("-e 'A=b c'", "-e|A=b c"),
+            ("--env-file /x y", "--env-file|/x|y"),
+            ("-it --rm", "-it|--rm"),
+            ("--ipc=host --network=host", "--ipc=host|--network=host"),
+            ("--network=host --ipc=host", "--network=host|--ipc=host"),
+            ("--shm-size=8g --cpus=2", "--shm-size=8g|--cpus=2"),
+            ("-e A=it's", "-e|A=it's"),
+        ] {
+            let (words, split) = split_flags(vec![element.to_owned()]);
+            assert_eq!(words.join("|"), expected, "{element}");
+            assert_eq!(split, [words[0].clone()], "{element}");
+        }
+        // In these the blank is in the value, and docker takes them so.
+        for element in [
+            "--env=A=b c",
+            "-eA=b c",
+            "-e=A=-x -y",
+            "--env=JAVA_OPTS=-Xmx1g -Xms1g",
+            "--label=a=b c",
+            "-v/data:/my data",
+            "--shm-size=1g",
+            "-e",
+            "A=b c",
+            "A=-x -y",
+            "",
+            " ",
+        ] {
+            let list = vec![element.to_owned()];
+            assert_eq!(split_flags(list.clone()), (list, Vec::new()), "{element}");
+        }
     }
 
     #[test]

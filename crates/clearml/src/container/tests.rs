@@ -213,6 +213,84 @@ fn a_tasks_own_image_and_arguments_come_before_the_default_ones() {
     assert!(launch.lines[0].starts_with("Running Task T inside default docker: img arguments:"));
 }
 
+/// The list of clearml-agent 174, and what a task has of it in its first and in its second run.
+#[test]
+fn docker_arguments_with_blanks_reach_the_container_in_each_run() {
+    let config = r#"agent {
+        default_docker {
+            image: img
+            arguments: ["--network=host", "-e http_proxy=http://192.0.2.1:3128", "-v /data:/data", "--shm-size 1g", "-e A=\"b c\""]
+        }
+        extra_docker_arguments: ["-e EXTRA=1", "--label a=b"]
+    }"#;
+    let runner = runner(Some(""), &[], config);
+    let note = runner.split_arguments().unwrap();
+    assert!(
+        note.ends_with("-e, -v, --shm-size, -e, -e, --label"),
+        "{note}"
+    );
+    assert!(!note.contains("192.0.2.1"), "flags alone: {note}");
+    let first = launched(&runner, &task("T", None, None));
+    let back = first.write_back.clone().unwrap();
+    let again = task("T", back.image.as_deref(), back.arguments.as_deref());
+    // A task that an earlier Divvy wrote, each element quoted.
+    let quoted = "--network=host '-e http_proxy=http://192.0.2.1:3128' '-v /data:/data' '--shm-size 1g' '-e A=\"b c\"'";
+    let earlier = task("T", Some("img"), Some(quoted));
+    for (launch, split) in [
+        (first, 0),
+        (launched(&runner, &again), 0),
+        (launched(&runner, &earlier), 1),
+    ] {
+        assert_eq!(launch.lines.len(), 1 + split, "{:?}", launch.lines);
+        let said = launch.lines.concat();
+        assert_eq!(
+            said.contains("divvy: each of these docker arguments has a blank"),
+            split == 1,
+            "{said}"
+        );
+        let arguments = launch.container.unwrap().arguments;
+        let options = docker::options(&arguments).unwrap();
+        assert_eq!(options.shm_size, Some(1 << 30));
+        assert_eq!(options.labels["a"], "b");
+        assert!(
+            arguments.iter().any(|word| word.contains("/data:/data")),
+            "{arguments:?}"
+        );
+        for (name, value) in [
+            ("http_proxy", "http://192.0.2.1:3128"),
+            ("EXTRA", "1"),
+            ("A", "b c"),
+        ] {
+            assert_eq!(
+                launch.env.get(name).map(String::as_str),
+                Some(value),
+                "{name}"
+            );
+        }
+    }
+    let plain = self::runner(Some("img -e A=1"), &[], "");
+    assert_eq!(plain.split_arguments(), None);
+}
+
+#[test]
+fn a_waiting_task_is_shown_with_the_agent_that_will_run_it() {
+    let (_dir, settings) = settings("");
+    let waiting = |docker: Option<Vec<String>>| {
+        let agent = ["/opt/venv/bin/clearml-agent", "--debug"]
+            .map(str::to_owned)
+            .to_vec();
+        let options = Options {
+            docker,
+            agent,
+            ..Options::default()
+        };
+        let runner = Runner::read_with(&settings, &options, vars(&[])).unwrap();
+        runner.execute().join(" ")
+    };
+    assert_eq!(waiting(None), "/opt/venv/bin/clearml-agent --debug execute");
+    assert_eq!(waiting(Some(Vec::new())), "clearml-agent execute");
+}
+
 #[test]
 fn match_rules_of_the_paid_server_choose_no_container() {
     let config = r#"agent {

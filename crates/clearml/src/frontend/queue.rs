@@ -210,9 +210,11 @@ impl ServedQueue {
         };
         Submit {
             // The command line follows with the confirmation.
-            command: ["clearml-agent", "execute", "--id", task]
-                .map(str::to_owned)
-                .to_vec(),
+            command: [
+                &self.facts.execute[..],
+                &["--id".to_owned(), task.to_owned()],
+            ]
+            .concat(),
             name: Some(facts.job_name(task)),
             user: facts.user.clone(),
             project: queued.place.project.clone(),

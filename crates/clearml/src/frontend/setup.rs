@@ -11,7 +11,7 @@ use crate::config::ConfigError;
 use crate::container::Runner;
 use crate::server::{QueueFacts, Server};
 use crate::slot::daemon_id;
-use crate::{Error, Options, ServerQueue};
+use crate::{Error, Options, ServerQueue, Settings};
 
 /// The least the stock agent polls, seconds; `--polling-interval` below it is that.
 const LEAST_POLL: u64 = 5;
@@ -27,6 +27,8 @@ pub struct Queue {
     pub amount: divvy_core::Amount,
     /// How many of its tasks are mirrored.
     pub depth: usize,
+    /// The program and arguments that its waiting tasks are shown with, without the task's id.
+    pub execute: Vec<String>,
 }
 
 /// Logs in and finds the queues.
@@ -37,6 +39,9 @@ pub async fn set_up(options: &Options) -> Result<(Context, Vec<Queue>, Gate), Er
     let settings = options.settings.clone();
     let host = machine::host();
     let runner = Runner::read(&settings, &options.run)?;
+    if let Some(note) = runner.split_arguments() {
+        tracing::warn!("{note}");
+    }
     let or = |asked: &[String], set: &[String]| {
         if asked.is_empty() {
             set.to_vec()
@@ -46,15 +51,8 @@ pub async fn set_up(options: &Options) -> Result<(Context, Vec<Queue>, Gate), Er
     };
     let uptime = or(&options.uptime, &settings.uptime);
     let downtime = or(&options.downtime, &settings.downtime);
-    let (gate, both) = Gate::of(&uptime, &downtime).map_err(|error| {
-        let key = "agent.uptime, agent.downtime, --uptime, --downtime";
-        ConfigError::Value {
-            from: settings.tree.place(),
-            key: key.to_owned(),
-            value: error.0.clone(),
-            wanted: "expected a time window such as \"8-17 MON-FRI\"".to_owned(),
-        }
-    })?;
+    let (gate, both) =
+        Gate::of(&uptime, &downtime).map_err(|error| wrong_hours(&settings, options, error.0))?;
     if both {
         tracing::warn!(
             "both uptime and downtime are set, but only one of them can apply; ignoring both"
@@ -89,6 +87,7 @@ pub async fn set_up(options: &Options) -> Result<(Context, Vec<Queue>, Gate), Er
             agent: served.agent.as_str().to_owned(),
             amount: served.amount,
             depth: depth(served.amount, gpus),
+            execute: runner.execute(),
         });
     }
     let daemon = settings
@@ -112,6 +111,24 @@ pub async fn set_up(options: &Options) -> Result<(Context, Vec<Queue>, Gate), Er
         settings,
     });
     Ok((context, queues, gate))
+}
+
+/// Names the flag, or the key of the configuration, that has the window.
+fn wrong_hours(settings: &Settings, options: &Options, window: String) -> ConfigError {
+    let wanted = "expected a time window such as \"8-17 MON-FRI\"";
+    let flags = [
+        ("--uptime", &options.uptime),
+        ("--downtime", &options.downtime),
+    ];
+    match flags.iter().find(|(_, windows)| windows.contains(&window)) {
+        Some((flag, _)) => ConfigError::Flag {
+            flag,
+            value: window,
+            wanted,
+        },
+        None if settings.uptime.contains(&window) => settings.tree.refuse("agent.uptime", wanted),
+        None => settings.tree.refuse("agent.downtime", wanted),
+    }
 }
 
 async fn find(server: &Server, wanted: &ServerQueue, create: bool) -> Result<QueueFacts, Error> {

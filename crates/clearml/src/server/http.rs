@@ -320,7 +320,13 @@ impl Server {
         );
         let answer = match request.send().await {
             Ok(answer) => answer,
-            Err(error) => return Attempt::Later(0, chain(&error)),
+            Err(error) => {
+                let why = chain(&error);
+                return match other_scheme(&why) {
+                    Some(why) => Attempt::Failed(self.not_clearml(endpoint, why.to_owned())),
+                    None => Attempt::Later(0, why),
+                };
+            }
         };
         let status = answer.status();
         let text = match answer.text().await {
@@ -344,6 +350,10 @@ impl Server {
                 subcode: meta.result_subcode,
                 message: meta.result_msg,
             }),
+            // Of nginx: "The plain HTTP request was sent to HTTPS port".
+            Err(_) if status == StatusCode::BAD_REQUEST && text.contains("HTTPS") => {
+                Attempt::Failed(self.not_clearml(endpoint, NEEDS_HTTPS.to_owned()))
+            }
             Err(_) => Attempt::Failed(self.not_clearml(endpoint, status.to_string())),
         }
     }
@@ -367,6 +377,18 @@ fn header(token: &Token) -> HeaderValue {
         HeaderValue::from_str(&text).unwrap_or_else(|_| HeaderValue::from_static("Bearer"));
     value.set_sensitive(true);
     value
+}
+
+const NEEDS_HTTP: &str = "it answers without TLS; write http:// in place of https://";
+const NEEDS_HTTPS: &str = "it answers with TLS only; write https:// in place of http://";
+
+/// The mistake in the server's address that an error shows. Trying again would not mend it.
+fn other_scheme(why: &str) -> Option<&'static str> {
+    // In the words of rustls and of hyper.
+    if why.contains("InvalidContentType") {
+        return Some(NEEDS_HTTP);
+    }
+    why.contains("invalid HTTP version").then_some(NEEDS_HTTPS)
 }
 
 fn bundle(path: &Path) -> Result<Vec<reqwest::Certificate>, ServerError> {

@@ -1,6 +1,10 @@
 //! The client against the stand-in server.
 
 use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use divvy_clearml::Settings;
 use divvy_clearml::server::{Event, Server, Subcode};
@@ -57,6 +61,50 @@ async fn maintenance_is_waited_out_and_other_trouble_for_so_many_attempts() {
     stub.inject(Fault::drop_before("queues.get_all").times(4));
     let error = server.queue("half_gpu").await.unwrap_err();
     assert!(error.passes() && error.refusal().is_none(), "{error}");
+}
+
+/// A server that answers each connection with these bytes, and counts them.
+fn answering(bytes: &'static [u8]) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = format!("http://{}", listener.local_addr().expect("an address"));
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    std::thread::spawn(move || {
+        for connection in listener.incoming().map_while(Result::ok) {
+            counted.fetch_add(1, Ordering::Relaxed);
+            let mut connection = connection;
+            let _ = connection.read(&mut [0; 4096]);
+            let _ = connection.write_all(bytes);
+        }
+    });
+    (address, count)
+}
+
+#[tokio::test]
+async fn an_api_server_of_the_other_scheme_is_said_at_once_with_the_scheme() {
+    let stub = Stub::start();
+    let https = stub.url().replace("http://", "https://");
+    let server = client(&stub, &[("CLEARML_API_HOST", &https)]);
+    let error = server.login().await.unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .ends_with("write http:// in place of https://"),
+        "{error}"
+    );
+    assert!(error.hint().is_some() && error.passes(), "{error}");
+
+    // nginx in front of TLS, and TLS itself: its alert "unexpected message" (RFC 8446, 6.2).
+    for bytes in [
+        &b"HTTP/1.1 400 Bad Request\r\nContent-Length: 50\r\nConnection: close\r\n\r\nThe plain HTTP request was sent to HTTPS port<html>"[..],
+        b"\x15\x03\x01\x00\x02\x02\x0a",
+    ] {
+        let (address, count) = answering(bytes);
+        let server = client(&stub, &[("CLEARML_API_HOST", &address)]);
+        let error = server.login().await.unwrap_err();
+        assert!(error.to_string().ends_with("write https:// in place of http://"), "{error}");
+        assert_eq!(count.load(Ordering::Relaxed), 1, "asked once");
+    }
 }
 
 #[tokio::test]

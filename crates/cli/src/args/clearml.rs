@@ -34,8 +34,8 @@ pub struct ClearMl {
     pub downtime: Vec<String>,
     /// Between polls of queues, at least 5
     ///
-    /// Seconds between polls of the server's queues, at least 5 [default: 5]
-    #[arg(long, value_name = "SECONDS", requires = "clearml", value_parser = clap::value_parser!(u64).range(5..))]
+    /// Seconds between polls of the server's queues; fewer than 5 count as 5 [default: 5]
+    #[arg(long, value_name = "SECONDS", requires = "clearml")]
     pub polling_interval: Option<u64>,
     /// Tags of the workers that run tasks
     #[arg(long, value_name = "TAG", num_args = 1.., requires = "clearml", hide_short_help = true)]

@@ -67,10 +67,12 @@ const WAITING: &str = "use `divvy wait JOB` to wait for the end";
 const RECORD: &str = "Divvy has no field for it";
 const NONE: &str = "Divvy has no such feature";
 const OF_SRUN: &str = "Divvy has no job steps and no `srun`";
+const IMAGE: &str = "add the image on the command line: --docker IMAGE";
+const TEXT: &str = "remove the line: it would print a text and submit nothing";
 
 struct Known(&'static str, Option<char>, Value, Fate);
 
-/// The options of sbatch (Slurm 25.05, sbatch(1)).
+/// The options of sbatch (Slurm 26.05, sbatch(1)), and those of earlier releases that 26.05 no longer has.
 const KNOWN: &[Known] = &[
     Known("account", Some('A'), Needed, Explained(PROJECT)),
     Known("acctg-freq", None, Needed, Explained(RECORD)),
@@ -104,13 +106,11 @@ const KNOWN: &[Known] = &[
     Known("cluster-constraint", None, Needed, Explained(ONE_NODE)),
     Known("clusters", Some('M'), Needed, Explained(ONE_NODE)),
     Known("comment", None, Needed, Explained(RECORD)),
+    Known("consolidate-segments", None, Alone, Explained(ONE_NODE)),
     Known("constraint", Some('C'), Needed, Explained(MODEL)),
-    Known(
-        "container",
-        None,
-        Needed,
-        Refused("add the image on the command line: --docker IMAGE"),
-    ),
+    Known("container", None, Needed, Refused(IMAGE)),
+    Known("container-id", None, Needed, Refused(IMAGE)),
+    Known("container-type", None, Needed, Refused(IMAGE)),
     Known("contiguous", None, Alone, Explained(ONE_NODE)),
     Known("core-spec", Some('S'), Needed, Explained(COUNTED)),
     Known("cores-per-socket", None, Needed, Explained(COUNTED)),
@@ -141,6 +141,7 @@ const KNOWN: &[Known] = &[
         Needed,
         Refused("use --env-file FILE, with lines NAME=VALUE"),
     ),
+    Known("extra", None, Needed, Explained(RECORD)),
     Known("extra-node-info", Some('B'), Needed, Explained(COUNTED)),
     Known("get-user-env", None, Optional, Explained(EXPORT)),
     Known(
@@ -162,6 +163,7 @@ const KNOWN: &[Known] = &[
     Known("gpus-per-task", None, Needed, Taken(gpus_per_task)),
     Known("gres", None, Needed, Taken(gres)),
     Known("gres-flags", None, Needed, Explained(MODEL)),
+    Known("help", Some('h'), Alone, Refused(TEXT)),
     Known("hint", None, Needed, Explained(COUNTED)),
     Known("hold", Some('H'), Alone, Taken(|to, _| to.push("--hold"))),
     Known("ignore-pbs", None, Alone, Taken(|_, _| Ok(()))),
@@ -181,6 +183,7 @@ const KNOWN: &[Known] = &[
     Known("mem-bind", None, Needed, Explained(COUNTED)),
     Known("mem-per-cpu", None, Needed, Explained(COUNTED)),
     Known("mem-per-gpu", None, Needed, Explained(COUNTED)),
+    Known("mem-update", None, Needed, Explained(COUNTED)),
     Known("mincpus", None, Needed, Explained(COUNTED)),
     Known("network", None, Needed, Explained(ONE_NODE)),
     Known("nice", None, Optional, Taken(nice)),
@@ -195,6 +198,7 @@ const KNOWN: &[Known] = &[
     Known("ntasks-per-node", None, Needed, Taken(tasks)),
     Known("tasks-per-node", None, Needed, Taken(tasks)),
     Known("ntasks-per-socket", None, Needed, Explained(COUNTED)),
+    Known("oom-kill-step", None, Optional, Explained(OF_SRUN)),
     Known(
         "open-mode",
         None,
@@ -224,11 +228,16 @@ const KNOWN: &[Known] = &[
     Known("qos", Some('q'), Needed, Explained(PRIORITY)),
     Known("quiet", Some('Q'), Alone, Taken(|_, _| Ok(()))),
     Known("reboot", None, Alone, Refused("remove the line")),
-    Known("requeue", None, Alone, Explained(AGAIN)),
+    Known("requeue", None, Optional, Explained(AGAIN)),
     Known("reservation", None, Needed, Explained(NONE)),
+    Known("resources", None, Needed, Explained(NONE)),
+    Known("resv-ports", None, Optional, Explained(OF_SRUN)),
+    Known("segment", None, Needed, Explained(ONE_NODE)),
     Known("signal", None, Needed, Explained(SIGNALS)),
     Known("sockets-per-node", None, Needed, Explained(COUNTED)),
     Known("spread-job", None, Alone, Explained(ONE_NODE)),
+    Known("spread-segments", None, Alone, Explained(ONE_NODE)),
+    Known("stepmgr", None, Alone, Explained(OF_SRUN)),
     Known("switches", None, Needed, Explained(ONE_NODE)),
     Known(
         "test-only",
@@ -246,6 +255,7 @@ const KNOWN: &[Known] = &[
         Explained("use --time, the longest run time"),
     ),
     Known("tmp", None, Needed, Explained(COUNTED)),
+    Known("tres-bind", None, Needed, Explained(OF_SRUN)),
     Known(
         "tres-per-task",
         None,
@@ -258,8 +268,10 @@ const KNOWN: &[Known] = &[
         Needed,
         Refused("the job runs as your own user and groups"),
     ),
+    Known("usage", None, Alone, Refused(TEXT)),
     Known("use-min-nodes", None, Alone, Explained(ONE_NODE)),
     Known("verbose", Some('v'), Alone, Taken(|_, _| Ok(()))),
+    Known("version", Some('V'), Alone, Refused(TEXT)),
     Known("wait", Some('W'), Alone, Explained(WAITING)),
     Known("wait-all-nodes", None, Needed, Explained(ONE_NODE)),
     Known("wckey", None, Needed, Explained(RECORD)),
@@ -342,6 +354,15 @@ pub(crate) fn instead_of(option: &str) -> Option<&'static str> {
     }
 }
 
+/// The options that a long name means. As for sbatch, the beginning of a name is enough where no other begins so.
+fn of_name(name: &str) -> Vec<&'static Known> {
+    let exact = KNOWN.iter().find(|known| known.0 == name);
+    let begin = KNOWN
+        .iter()
+        .filter(|known| known.0.starts_with(name) && !name.is_empty());
+    exact.map_or_else(|| begin.collect(), |known| vec![known])
+}
+
 /// The option that a word names, as it is written, and the value that stands in the same word.
 fn find(word: &str) -> Result<Found, (String, &'static str)> {
     const UNKNOWN: &str =
@@ -353,8 +374,19 @@ fn find(word: &str) -> Result<Found, (String, &'static str)> {
             None => (long, None),
         };
         let shown = format!("--{name}");
-        let known = KNOWN.iter().find(|known| known.0 == name);
-        return Ok((known.ok_or_else(|| unknown(&shown))?, shown, value));
+        return match of_name(name)[..] {
+            [known] => Ok((known, shown, value)),
+            [] => Err(unknown(&shown)),
+            [ref first @ .., last] => {
+                let first: Vec<String> =
+                    first.iter().map(|known| format!("--{}", known.0)).collect();
+                let first = first.join(", ");
+                Err((
+                    format!("{shown} can mean {first} or --{}", last.0),
+                    "write the whole name of the option",
+                ))
+            }
+        };
     }
     if word.starts_with(['–', '—', '−']) {
         let hint = "the line has a typographic dash: use `-`";
@@ -725,6 +757,9 @@ mod tests {
             ("--gres=tmp:10G,gpu:1", Some(1)),
             ("--gpus-per-task=1 -n 4", Some(4)),
             ("--ntasks-per-node=2 --gpus-per-task=a100:2", Some(4)),
+            ("--gres=gpu:A100_80GB:1", Some(1)),
+            ("--gres=gpu:A100.80gb:1", Some(1)),
+            ("--gres=gpu:a100_40g:1", Some(1)),
             ("--gres=gpu:rtx8000:0", None),
             ("--gres=gpu:a100_3g.20gb:0", None),
             ("--gres=shard:4", None),
@@ -741,12 +776,25 @@ mod tests {
             ("--gres=gpu:1g.5gb:1(S:0)", "1g.5gb"),
             ("--gpus-per-node=nvidia_h100_80gb_hbm3_1g.10gb:1", "1g.10gb"),
             ("-G h200_1g.18gb+me:1", "1g.18gb+me"),
+            // Types of public job files, and of sites that separate otherwise.
+            ("--gres=gpu:nvidia_a100_3g.20gb:1", "3g.20gb"),
+            ("--gres=gpu:a100_4g.20gb:1", "4g.20gb"),
+            ("--gres=gpu:1g.10gb", "1g.10gb"),
+            ("--gres=gpu:1g.24gb:1", "1g.24gb"),
+            ("--gres=gpu:a100-1g.5gb:1", "1g.5gb"),
+            ("--gres=gpu:mig-3g.71gb:1", "3g.71gb"),
+            ("--gres=gpu:a100.1g.5gb:1", "1g.5gb"),
         ] {
             let expected = [format!("--mig-profile={profile}")];
             assert_eq!(flags(written), expected, "{written}");
         }
-        for several in ["-G a100_1g.5gb:2", "--gpus=a100_1g.5gb:1,a100:1"] {
-            assert!(refused(several).contains("2 GPUs are requested, and among them 1g.5gb"));
+        for (several, gpus) in [
+            ("-G a100_1g.5gb:2", 2),
+            ("--gpus=a100_1g.5gb:1,a100:1", 2),
+            ("--gres=gpu:1g.5gb:3", 3),
+        ] {
+            let said = format!("{gpus} GPUs are requested, and among them 1g.5gb");
+            assert!(refused(several).contains(&said), "{several}");
         }
         assert!(refused("-G many").contains("whole number"));
         assert!(refused("--gpus-per-task=4000000000 -n 4000000000").contains("too many"));
@@ -816,6 +864,13 @@ mod tests {
                 "--no-such-option is not an option of sbatch",
             ),
             ("-Z 1", "-Z is not an option of sbatch"),
+            ("--=1", "-- is not an option of sbatch"),
+            (
+                "--mem-p=1G",
+                "--mem-p can mean --mem-per-cpu or --mem-per-gpu",
+            ),
+            ("--version", "would print a text"),
+            ("--container-id=x", "--docker IMAGE"),
             ("–-gpus=8", "typographic dash"),
             ("gpu", "`gpu` is not an option"),
             ("-", "`-` is not an option"),
@@ -829,6 +884,37 @@ mod tests {
                 "{line}: {said}"
             );
         }
+    }
+
+    /// Options that sbatch got since Slurm 24.05, and beginnings of names, which getopt_long(3) takes.
+    #[test]
+    fn options_of_new_releases_of_sbatch_are_ignored_with_a_true_reason() {
+        for (line, named, reason) in [
+            ("--segment=8", "--segment", ONE_NODE),
+            ("--segment 8", "--segment", ONE_NODE),
+            ("--consolidate-segments", "--consolidate-segments", ONE_NODE),
+            ("--spread-segments", "--spread-segments", ONE_NODE),
+            ("--oom-kill-step", "--oom-kill-step", OF_SRUN),
+            ("--oom-kill-step=1", "--oom-kill-step", OF_SRUN),
+            ("--stepmgr", "--stepmgr", OF_SRUN),
+            ("--resv-ports=2", "--resv-ports", OF_SRUN),
+            ("--tres-bind=gres/gpu:verbose", "--tres-bind", OF_SRUN),
+            ("--extra='a=1'", "--extra", RECORD),
+            ("--mem-update=4G", "--mem-update", COUNTED),
+            ("--resources=power:4", "--resources", NONE),
+            ("--requeue=1", "--requeue", AGAIN),
+            ("--part=gpu", "--part", QUEUE),
+            ("--reserv=x", "--reserv", NONE),
+        ] {
+            let read = read_all(&format!("#!/bin/sh\n#SBATCH {line}\n")).unwrap();
+            assert!(read.flags.is_empty(), "{line}: {:?}", read.flags);
+            assert_eq!(
+                read.ignored,
+                BTreeMap::from([(reason, vec![named.to_owned()])]),
+                "{line}"
+            );
+        }
+        assert_eq!(flags("--job=train"), ["--name=train"]);
     }
 
     /// `repository:path` of a job file, its directives, the flags that they become or the refusal, and the options without effect.

@@ -150,6 +150,8 @@ fn written(words: &[String]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+
     use super::super::tests::parsed;
     use super::*;
 
@@ -186,6 +188,74 @@ mod tests {
             ["half=0.5"]
         );
         assert_eq!(parse_options("--clearml").queues, Vec::<String>::new());
+    }
+
+    #[test]
+    fn flags_of_docker_are_quoted_values_as_for_the_stock_agent() {
+        let words = |line: &[&str]| -> Vec<OsString> {
+            let before = ["divvy", "daemon", "--clearml"];
+            before.iter().chain(line).map(OsString::from).collect()
+        };
+        for line in [
+            &["--docker", "img -v /data:/data", "--queue", "a"][..],
+            &["--docker", "img", "-v /data:/data", "--queue", "a"],
+            &[
+                "--queue",
+                "a",
+                "--podman",
+                "img",
+                "-v /data:/data",
+                "--detached",
+            ],
+        ] {
+            let words = words(line);
+            let args::Verb::Daemon(args) = args::parse(&words).unwrap().verb else {
+                panic!("not the daemon");
+            };
+            let asked = args.docker.or(args.clearml.stock.podman).unwrap();
+            let taken = container::unpacked(&asked).unwrap();
+            assert_eq!(taken, ["img", "-v", "/data:/data"], "{line:?}");
+            assert_eq!(args.queue, ["a"], "{line:?}");
+        }
+        // Words of other verbs are as they were typed, and flags of the agent may stand before the verb.
+        let run = "divvy|run|--|tool|daemon|--docker|img|-v /data:/data";
+        let run: Vec<OsString> = run.split('|').map(OsString::from).collect();
+        let args::Verb::Run(run) = args::parse(&run).unwrap().verb else {
+            panic!("not a run");
+        };
+        assert_eq!(run.job.command.last().unwrap(), "-v /data:/data");
+        let before = "divvy|--config-file|f|-d|daemon|--clearml|--docker|img|-v /data:/data";
+        let before: Vec<OsString> = before.split('|').map(OsString::from).collect();
+        assert!(args::parse(&before).is_ok());
+        // As for the stock agent, a flag of docker in a word of its own is a flag of the daemon.
+        for line in [
+            &["--docker", "img", "-v", "/data:/data"][..],
+            &["--docker", "img", "--ipc=host"],
+            &["--docker", "img", "--shm-size", "8g", "--queue", "a"],
+            &["--podman", "img", "-e A=1"],
+        ] {
+            let words = words(line);
+            let error = args::parse(&words).unwrap_err();
+            let hint = crate::error_output::from_clap(&error, &words).hint.unwrap();
+            assert!(
+                hint.contains("--docker 'IMAGE -v /data:/data'"),
+                "{line:?}: {hint}"
+            );
+        }
+        for line in [
+            &["--docker", "img", "--no-such"][..],
+            &["-v", "--docker", "img"],
+            &["--ipc=host"],
+        ] {
+            let words = words(line);
+            let error = args::parse(&words).unwrap_err();
+            let hint = crate::error_output::from_clap(&error, &words).hint.unwrap();
+            assert!(!hint.contains("IMAGE -v"), "{line:?}: {hint}");
+        }
+        assert_eq!(
+            parse_options("--clearml --polling-interval 1").polling_interval,
+            Some(1)
+        );
     }
 
     #[test]
@@ -253,7 +323,7 @@ mod tests {
             ("--clearml --dynamic-gpus --gpus 0 --queue a=0.3", "a=0.3"),
             ("--clearml --gpus 0:0", "0:0"),
             ("--clearml --services-mode", "--services-mode"),
-            ("--clearml --polling-interval 4", "4"),
+            ("--clearml --polling-interval soon", "soon"),
             ("--clearml --cpu-only", "gets a slice of a GPU"),
             ("--clearml --use-owner-token", "paid ClearML server"),
             ("--clearml --log-level LOUD", "LOUD"),

@@ -7,15 +7,18 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use divvy_api::client::Client;
 use divvy_api::home::{Holder, Home, LockFile};
 use divvy_api::v1::{Error, ErrorCode, FrontEnd, Job, JobState, Node};
+use divvy_core::{GpuSelection, parse_gpus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{Outcome, called, client, client_called};
-use crate::error_output::Result;
+use crate::args;
+use crate::error_output::{Result, usage};
 use crate::output;
 use crate::text;
 
@@ -28,19 +31,21 @@ const PATIENCE_WITH_TASKS: Duration = Duration::from_secs(120);
 /// How long a daemon that does not respond may take from SIGTERM to its end, before it is killed, and after that.
 const PATIENCE_UNRESPONSIVE: Duration = Duration::from_secs(5);
 
-/// `workers`: the ones that are meant, where some are named.
-pub async fn stop(workers: &[String]) -> Outcome {
+/// `--stop` stands at the end of the line that started the daemon, as for the stock agent. Of that line, the workers
+/// that it names say which daemon is meant, or its GPUs. Its other words have no effect.
+pub async fn stop(args: &args::Daemon) -> Outcome {
+    let meant = Meant::of(args)?;
     let home = called()?;
     let client = client_called(&home);
     let asked = async {
         let node = client.node().await?;
-        check_worker(&node, workers)?;
+        meant.check(&node, &client).await?;
         let jobs = client.jobs(false).await?;
         Ok::<_, Error>((node, jobs))
     };
     let (node, jobs) = match asked.await {
         Err(error) if is_unresponsive(&error) || is_without_socket(&home, &error) => {
-            return stop_unresponsive(&home, workers, error);
+            return stop_unresponsive(&home, &meant, error);
         }
         Err(error) if error.code == ErrorCode::NoDaemon => {
             return Err(elsewhere(&home, error).into());
@@ -86,9 +91,17 @@ fn is_without_socket(home: &Home, error: &Error) -> bool {
 }
 
 /// Ends the process that holds the lock, whatever it hangs in.
-fn stop_unresponsive(home: &Home, workers: &[String], error: Error) -> Outcome {
-    if !workers.is_empty() {
-        let hint = "its worker is unknown while it does not respond; omit the worker to stop it";
+fn stop_unresponsive(home: &Home, meant: &Meant<'_>, error: Error) -> Outcome {
+    let hint = match meant {
+        Meant::Any => None,
+        Meant::Workers(_) => {
+            Some("its worker is unknown while it does not respond; omit the worker to stop it")
+        }
+        Meant::Gpus(_) => {
+            Some("its GPUs are unknown while it does not respond; omit --gpus to stop it")
+        }
+    };
+    if let Some(hint) = hint {
         return Err(error.hint(hint).into());
     }
     let lock = home.daemon_lock();
@@ -224,6 +237,95 @@ pub async fn status() -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The daemon that a line with `--stop` means.
+enum Meant<'a> {
+    Any,
+    Workers(&'a [String]),
+    Gpus(Vec<u32>),
+}
+
+impl<'a> Meant<'a> {
+    /// Refuses the line of an agent without GPUs: its GPUs would be those of any daemon.
+    fn of(args: &'a args::Daemon) -> Result<Self> {
+        let workers = args.stop.as_deref().unwrap_or_default();
+        if !workers.is_empty() {
+            return Ok(Self::Workers(workers));
+        }
+        for (flag, is_given) in [
+            ("--cpu-only", args.clearml.stock.cpu_only),
+            ("--services-mode", args.services_mode.is_some()),
+        ] {
+            if is_given {
+                return Err(usage(
+                    format!(
+                        "{flag} with --stop: a daemon of Divvy has GPUs, so the line means none"
+                    ),
+                    format!("to stop the stock agent, run `clearml-agent daemon {flag} --stop`"),
+                ));
+            }
+        }
+        if args.gpus.is_empty() {
+            return Ok(Self::Any);
+        }
+        let gpus = parse_gpus(&args.gpus);
+        let gpus = gpus.map_err(|error| usage(format!("--gpus: {error}"), error.hint()))?;
+        Ok(match gpus {
+            GpuSelection::All => Self::Any,
+            GpuSelection::Indices(gpus) => Self::Gpus(gpus),
+        })
+    }
+
+    async fn check(&self, node: &Node, client: &Client) -> Result<()> {
+        match self {
+            Self::Any => Ok(()),
+            Self::Workers(workers) => check_worker(node, workers),
+            Self::Gpus(gpus) => check_gpus(node, gpus, client).await,
+        }
+    }
+}
+
+/// Refuses to stop the daemon of other GPUs than those that were named.
+async fn check_gpus(node: &Node, named: &[u32], client: &Client) -> Result<()> {
+    let worker = node.front_end.as_ref().map(|front| front.worker.as_str());
+    // A worker is called by the GPUs that its daemon was started with, whatever numbers they have now.
+    if worker.and_then(gpus_of_worker).as_deref() == Some(named) {
+        return Ok(());
+    }
+    let mut gpus: Vec<u32> = client.gpus().await?.iter().map(|gpu| gpu.index).collect();
+    gpus.sort_unstable();
+    if gpus == named {
+        return Ok(());
+    }
+    let listed = |gpus: &[u32]| {
+        let gpus: Vec<String> = gpus.iter().map(ToString::to_string).collect();
+        format!(
+            "GPU{} {}",
+            if gpus.len() == 1 { "" } else { "s" },
+            gpus.join(",")
+        )
+    };
+    let is = worker.map_or_else(String::new, |worker| format!(" (worker {worker})"));
+    let error = Error::new(
+        ErrorCode::NotFound,
+        format!(
+            "the daemon here serves {}{is}, not {}",
+            listed(&gpus),
+            listed(named)
+        ),
+    );
+    Err(error.hint("omit --gpus to stop this daemon, or set DIVVY_HOME to the other daemon's"))
+}
+
+/// `0,1,2` of `node1:dgpu0-2`.
+fn gpus_of_worker(worker: &str) -> Option<Vec<u32>> {
+    let (_, gpus) = worker.rsplit_once(':')?;
+    let gpus = gpus.strip_prefix('d').unwrap_or(gpus).strip_prefix("gpu")?;
+    match parse_gpus(&[gpus]) {
+        Ok(GpuSelection::Indices(gpus)) => Some(gpus),
+        _ => None,
+    }
+}
+
 /// Refuses to stop another worker than those that were named.
 fn check_worker(node: &Node, workers: &[String]) -> Result<()> {
     let is = node.front_end.as_ref().map(|front| front.worker.as_str());
@@ -299,6 +401,20 @@ mod tests {
         std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
         let holder = Holder::of(child.id()).unwrap();
         (child, holder)
+    }
+
+    #[test]
+    fn the_gpus_of_a_daemon_are_in_the_name_of_its_worker() {
+        for (worker, gpus) in [
+            ("node1:dgpu0-2", Some(vec![0, 1, 2])),
+            ("node1:gpu0,1", Some(vec![0, 1])),
+            ("a:b:gpu3", Some(vec![3])),
+            ("node1:gpuall", None),
+            ("node1:0", None),
+            ("mine", None),
+        ] {
+            assert_eq!(gpus_of_worker(worker), gpus, "{worker}");
+        }
     }
 
     #[test]

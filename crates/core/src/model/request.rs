@@ -153,10 +153,14 @@ impl Amount {
             .map_err(|error| AmountError::new(AmountErrorKind::Profile(error), text))
     }
 
-    /// Reads the type of a GPU as Slurm names it, where that is a MIG profile: `a100_3g.20gb`, `1g.10gb`.
+    /// Reads the type of a GPU as Slurm names it, where that is a MIG profile: `a100_3g.20gb`, `1g.10gb`. Sites write
+    /// `a100-1g.5gb`, `mig-3g.71gb` and `a100.1g.5gb` too.
     pub fn from_slurm_type(text: &str) -> Option<Self> {
-        let profile = text.rsplit('_').next().unwrap_or_default();
-        Self::from_mig_flag(profile).ok()
+        let ends = text
+            .match_indices(['_', '-', '.'])
+            .map(|(at, _)| &text[at + 1..]);
+        let mut profiles = std::iter::once(text).chain(ends);
+        profiles.find_map(|profile| Self::from_mig_flag(profile).ok())
     }
 
     /// Reads the value of a queue, the part after its last `=`: whole GPUs, a range of them, a multiple of 0.125, or

@@ -10,9 +10,10 @@ use super::Decimal;
 
 /// Device memory, in bytes. Written with binary units only: `24GiB`, `512MiB`.
 ///
-/// Text in: `4G` = `4Gi` = `4GiB` = 4·2^30, likewise K, M, T, in either case, with decimals where they come out at
-/// whole bytes (`1.5G`), and `1234B`. Bare numbers are refused, because their unit is ambiguous; so is `4GB`, which is
-/// 10^9 to some and 2^30 to others. Text out is exact and as short as that allows.
+/// Text in: `4G` = `4Gi` = `4GiB` = 4·2^30, likewise K, M, T, in either case, with decimals (`1.5G`), and `1234B`.
+/// Decimals that are no whole number of bytes (`79.2G`) are rounded down: to whole MiB, below 1 MiB to bytes. Bare
+/// numbers are refused, because their unit is ambiguous; so is `4GB`, which is 10^9 to some and 2^30 to others. Text
+/// out is exact and as short as that allows.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -169,13 +170,13 @@ impl FromStr for Bytes {
                 });
             }
         };
-        match (number.times(unit), number.times_rounded_down(unit)) {
-            (Some(bytes), _) => Ok(Self(bytes)),
-            (None, Some(below)) => Err(BytesError::NotWhole {
-                text: owned(),
-                below: Self(below),
-            }),
-            (None, None) => Err(BytesError::TooLarge(owned())),
+        let below = number.times_rounded_down(unit).map(Self);
+        let below = below.ok_or_else(|| BytesError::TooLarge(owned()))?;
+        match number.times(unit) {
+            Some(bytes) => Ok(Self(bytes)),
+            None if below >= Self::MIB => Ok(below.round_down(Self::MIB)),
+            None if below == Self::ZERO => Err(BytesError::TooSmall(owned())),
+            None => Ok(below),
         }
     }
 }
@@ -191,8 +192,8 @@ pub enum BytesError {
     TwoMeanings(String),
     #[error("`{unit}` in `{text}` is not a unit of memory")]
     UnknownUnit { text: String, unit: String },
-    #[error("`{text}` is not a whole number of bytes")]
-    NotWhole { text: String, below: Bytes },
+    #[error("`{0}` is less than a byte")]
+    TooSmall(String),
     #[error("`{0}` is 16 EiB or more")]
     TooLarge(String),
 }
@@ -208,16 +209,10 @@ impl BytesError {
                 let binary = text.to_uppercase().replace('B', "iB");
                 format!("use a binary unit: `{binary}`")
             }
-            Self::NotWhole { below, .. } if *below >= Bytes::MIB => {
-                format!(
-                    "write it in a smaller unit: `{}`",
-                    below.round_down(Bytes::MIB)
-                )
-            }
-            Self::NotWhole { below, .. } => format!("write it in bytes: `{}B`", below.get()),
-            Self::NotANumber(_) | Self::UnknownUnit { .. } | Self::TooLarge(_) => {
-                "write a number and a binary unit: 512M, 4G, 1.5G".to_owned()
-            }
+            Self::NotANumber(_)
+            | Self::UnknownUnit { .. }
+            | Self::TooSmall(_)
+            | Self::TooLarge(_) => "write a number and a binary unit: 512M, 4G, 1.5G".to_owned(),
         }
     }
 }
@@ -266,17 +261,57 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_rounded_when_read() {
-        assert_eq!(
-            refusal("4.2G"),
-            (
-                "`4.2G` is not a whole number of bytes".to_owned(),
-                "write it in a smaller unit: `4300MiB`".to_owned()
-            )
-        );
-        assert_eq!(refusal("0.3K").1, "write it in bytes: `307B`");
+    fn decimals_of_a_unit_of_memory_are_rounded_down_to_mebibytes() {
+        for (text, mib) in [
+            ("79.2G", 81_100),
+            ("79.2 GiB", 81_100),
+            ("1.1G", 1126),
+            ("2.4G", 2457),
+            ("0.1T", 104_857),
+            ("0.3G", 307),
+            ("4.2M", 4),
+            ("7.9999999999G", 8191),
+        ] {
+            assert_eq!(text.parse(), Ok(Bytes::mib(mib)), "{text}");
+        }
+        assert_eq!("0.3K".parse(), Ok(Bytes::new(307)));
+        assert_eq!("0.3M".parse(), Ok(Bytes::new(314_572)));
+        assert_eq!("4000.5K".parse(), Ok(Bytes::new(4_096_512)), "exact");
+        assert_eq!(refusal("0.3B").0, "`0.3B` is less than a byte");
         assert_eq!(refusal("16777216T").0, "`16777216T` is 16 EiB or more");
         assert_eq!("18446744073709551615B".parse(), Ok(Bytes::new(u64::MAX)));
+    }
+
+    /// Each word in backticks of a hint, and each example, is itself an amount of memory.
+    #[test]
+    fn hints_for_memory_name_sizes_that_are_taken() {
+        for text in [
+            "4096",
+            "79.2",
+            "4GB",
+            "79.2gb",
+            "1.5tb",
+            "512mb",
+            "4X",
+            "",
+            "-4G",
+            "4,5G",
+            "0.3B",
+            "99999999T",
+        ] {
+            let (_, hint) = refusal(text);
+            let quoted = hint.split('`').skip(1).step_by(2);
+            let examples = hint
+                .split([' ', ',', '`', ':'])
+                .filter(|word| word.starts_with(char::is_numeric));
+            let names: Vec<&str> = quoted
+                .chain(examples.filter(|word| !word.contains('^')))
+                .collect();
+            assert!(!names.is_empty(), "{text}: {hint}");
+            for name in names {
+                assert!(name.parse::<Bytes>().is_ok(), "{text}: {name} of {hint}");
+            }
+        }
     }
 
     #[test]

@@ -217,7 +217,37 @@ fn a_daemon_says_which_worker_it_is_and_is_stopped_by_that_name_alone() {
     assert_eq!(code, Some(3), "{said}");
     assert!(said.contains("node1:dgpu0,1, not node1:dgpu0-2"), "{said}");
 
-    let (code, said) = told(&home.daemon("--stop node1:dgpu0,1"));
+    // Lines of unit files: the one that starts the daemon, with `--stop` behind it. The GPUs say which daemon is meant.
+    for (line, words) in [
+        (
+            "--gpus 5,6 --queue other=1 --stop",
+            "serves GPUs 0,1 (worker node1:dgpu0,1), not GPUs 5,6",
+        ),
+        (
+            "--detached --dynamic-gpus --gpus 0 --queue other=1 --stop",
+            "not GPU 0",
+        ),
+        (
+            "--dynamic-gpus --gpus 0-2 --queue other=1 --stop --foreground",
+            "not GPUs 0,1,2",
+        ),
+    ] {
+        let (code, said) = told(&home.daemon(line));
+        assert_eq!(code, Some(3), "{line}: {said}");
+        assert!(
+            said.contains(words) && said.contains("hint: omit --gpus"),
+            "{line}: {said}"
+        );
+    }
+    for flag in ["--cpu-only", "--services-mode"] {
+        let (code, said) = told(&home.daemon(&format!("--queue other {flag} --detached --stop")));
+        assert_eq!(code, Some(2), "{flag}: {said}");
+        assert!(said.contains("`clearml-agent daemon"), "{flag}: {said}");
+    }
+    let (code, said) = told(&home.daemon("--status --detached --gpus 5 --queue other"));
+    assert_eq!(code, Some(0), "it was not stopped: {said}");
+
+    let (code, said) = told(&home.daemon("--stop node1:dgpu0,1 --gpus 5,6"));
     assert_eq!(code, Some(0), "{said}");
     assert!(stub.workers().is_empty(), "it has taken leave");
     let (code, _) = told(&home.daemon("--status"));
@@ -241,6 +271,11 @@ fn in_plain_form_each_task_has_all_gpus_that_are_given() {
         "{said}"
     );
     assert!(said.contains("worker   node1:gpu0-1 of clearml"), "{said}");
+    // The line of a unit of the stock agent (clearml-agent 210), with its GPUs written otherwise.
+    let line = "--detach --clearml --gpus 0,1 --queue default --create-queue --polling-interval 1 --uptime '0-24 SUN-SAT' --docker --stop";
+    let (code, said) = told(&home.daemon(line));
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("has stopped"), "{said}");
 }
 
 /// Flags that the help of a command of the installed stock agent shows.
@@ -389,7 +424,7 @@ fn a_git_password_is_in_no_list_of_processes_and_the_first_line_names_the_image(
         "{log}"
     );
 
-    let (code, said) = told(&home.daemon("--stop other:gpu0 node1:0"));
+    let (code, said) = told(&home.daemon("--stop other:gpu0 node1:0 --detached"));
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("not this daemon: other:gpu0"), "{said}");
 }

@@ -210,8 +210,21 @@ impl GlueController {
     /// A trouble in words, which are logged unless the last look had the same.
     fn log_failure(&self, of: &str, trouble: &OperationError) -> String {
         let text = trouble.to_string();
-        if self.troubles.get(of) != Some(&text) {
-            tracing::warn!(of, error = text, "an operation failed; retrying");
+        if self.troubles.get(of) == Some(&text) {
+            return text;
+        }
+        match self.context.served(of) {
+            _ if of == EVERYTHING => {
+                tracing::warn!(error = text, "server or cluster does not respond; retrying");
+            }
+            Some(served) => {
+                tracing::warn!(
+                    queue = served.queue.name,
+                    error = text,
+                    "an operation failed; retrying"
+                );
+            }
+            None => tracing::warn!(task = of, error = text, "an operation failed; retrying"),
         }
         text
     }

@@ -59,8 +59,9 @@ pub struct TaskPodSpec<'a> {
 /// Text that is no YAML, another kind, fields that no pod has, and a restart policy under which a task could run twice.
 pub fn manifest(text: &str) -> Result<Value, InvalidValue> {
     let at = "the pod template";
-    let mut pod: Value = yaml_serde::from_str(text)
-        .map_err(|error| InvalidValue::new(at, &format!("not valid YAML: {error}")))?;
+    let wrong = |why: String| InvalidValue::new(at, &why);
+    let pod = crate::yaml::parse(text).map_err(|error| wrong(error.to_string()))?;
+    let mut pod = serde_json::to_value(pod).map_err(|error| wrong(error.to_string()))?;
     if !pod.is_object() {
         return Err(InvalidValue::new(at, "must be a Pod"));
     }

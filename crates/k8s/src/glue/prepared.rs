@@ -7,7 +7,7 @@ use divvy_clearml::facts::Facts;
 use serde_json::{Value, json};
 
 use super::record::{Logged, Record, holder};
-use super::values::{InvalidValue, Queue, Values};
+use super::values::{InvalidValue, Problems, Queue, Values};
 use super::{Args, GlueError, pod, task_state};
 use crate::pod_request::{Steps, parse_pod_request};
 
@@ -38,16 +38,15 @@ pub fn prepared(args: &Args) -> Result<Prepared, GlueError> {
     }
     let manifest = match &args.pod_template {
         None => json!({}),
-        Some(path) => pod::manifest(&read(path)?).map_err(wrong(path))?,
+        Some(path) => {
+            let manifest = pod::manifest(&read(path)?).map_err(Problems::from);
+            manifest.map_err(wrong(path))?
+        }
     };
     let prepared = Prepared { values, manifest };
+    let mut problems = Problems::default();
     for queue in &prepared.values.queues {
-        let sample = prepared
-            .sample(queue, "divvy-k8s", "IMAGE")
-            .map_err(|wrong| GlueError::Queue {
-                queue: queue.name.clone(),
-                wrong,
-            })?;
+        let sample = problems.take(prepared.sample(queue, "divvy-k8s", "IMAGE"));
         // With Divvy's webhook every task of such a queue would fail; without it, another controller may understand it.
         if let Err(refusal) = parse_pod_request(&sample, Steps::Any) {
             eprintln!(
@@ -56,7 +55,7 @@ pub fn prepared(args: &Args) -> Result<Prepared, GlueError> {
             );
         }
     }
-    Ok(prepared)
+    problems.none_in(prepared).map_err(GlueError::Queues)
 }
 
 impl Prepared {
@@ -82,8 +81,15 @@ impl Prepared {
             token: false,
             pull: false,
         };
-        let pod = pod::pod(&self.manifest, &self.values.layers(queue), &asked)?;
-        serde_json::to_value(pod).map_err(|error| InvalidValue::new("the pod", &error.to_string()))
+        let pod = pod::pod(&self.manifest, &self.values.layers(queue), &asked);
+        let pod = pod.and_then(|pod| {
+            let pod = serde_json::to_value(pod);
+            pod.map_err(|error| InvalidValue::new("the pod", &error.to_string()))
+        });
+        pod.map_err(|wrong| InvalidValue {
+            at: format!("queue {}: {}", queue.name, wrong.at),
+            ..wrong
+        })
     }
 
     /// Prints the pod of a task of each queue.
@@ -93,10 +99,7 @@ impl Prepared {
     pub fn print(&self, worker: &str) -> Result<(), GlueError> {
         let mut out = std::io::stdout().lock();
         for queue in &self.values.queues {
-            let wrong = |wrong| GlueError::Queue {
-                queue: queue.name.clone(),
-                wrong,
-            };
+            let wrong = |wrong| GlueError::Queues(Problems::from(wrong));
             let pod = self.sample(queue, worker, "IMAGE").map_err(wrong)?;
             let text = yaml_serde::to_string(&pod)
                 .map_err(|error| wrong(InvalidValue::new("the pod", &error.to_string())))?;

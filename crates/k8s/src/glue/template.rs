@@ -8,7 +8,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::values::InvalidValue;
+use super::values::{InvalidValue, Problems};
 
 /// A template, its keys and values checked by [`check`].
 pub type Template = Map<String, Value>;
@@ -164,66 +164,72 @@ const KEYS: [(&str, TargetField, MergeRule); 27] = [
     ),
 ];
 
-/// The template at `at` of a values file.
-///
-/// # Errors
-/// A key that no template has, and a value that its key cannot have.
-pub fn check(at: &str, value: &Value) -> Result<Template, InvalidValue> {
+/// The template at `at` of a values file. A key that no template has, and a value that its key cannot have, become
+/// problems.
+pub fn check(at: &str, value: &Value, problems: &mut Problems) -> Template {
     let fields = match value {
-        Value::Null => return Ok(Template::new()),
+        Value::Null => return Template::new(),
         Value::Object(fields) => fields,
-        _ => return Err(InvalidValue::new(at, "must be a mapping")),
+        _ => {
+            problems.add(InvalidValue::new(at, "must be a mapping"));
+            return Template::new();
+        }
     };
     let mut checked = Template::new();
     for (name, value) in fields {
         let at = format!("{at}.{name}");
-        let (_, _, how) = KEYS
-            .iter()
-            .find(|(key, ..)| key == name)
-            .ok_or_else(|| InvalidValue::unknown(&at, name, KEYS.iter().map(|(key, ..)| *key)))?;
-        checked.insert(name.clone(), how.checked(&at, value)?);
+        match KEYS.iter().find(|(key, ..)| key == name) {
+            Some((_, _, how)) => {
+                checked.insert(name.clone(), how.checked(&at, value, problems));
+            }
+            None => problems.add(InvalidValue::unknown(
+                &at,
+                name,
+                KEYS.iter().map(|(key, ..)| *key),
+            )),
+        }
     }
-    Ok(checked)
+    checked
 }
 
 impl MergeRule {
-    fn checked(self, at: &str, value: &Value) -> Result<Value, InvalidValue> {
-        let wrong = |why: &str| Err(InvalidValue::new(at, why));
+    fn checked(self, at: &str, value: &Value, problems: &mut Problems) -> Value {
+        let mut wrong = |at: &str, why: &str| problems.add(InvalidValue::new(at, why));
         match (self, value) {
-            (_, Value::Null) => Ok(Value::Null),
-            (Self::Scalar, Value::Array(_) | Value::Object(_)) => wrong("must be a single value"),
-            (Self::Scalar, scalar) => Ok(scalar.clone()),
+            (_, Value::Null)
+            | (Self::Section, Value::Object(_))
+            | (Self::Items, Value::Array(_)) => {}
+            (Self::Scalar, Value::Array(_) | Value::Object(_)) => {
+                wrong(at, "must be a single value");
+            }
+            (Self::Scalar, _) => {}
             (Self::Texts, Value::Object(fields)) => {
                 for (name, value) in fields {
                     if !matches!(value, Value::String(_) | Value::Null) {
                         let why = format!("must be a string; write {value} in quotes");
-                        return Err(InvalidValue::new(&format!("{at}.{name}"), &why));
+                        wrong(&format!("{at}.{name}"), &why);
                     }
                 }
-                Ok(value.clone())
             }
             (Self::Resources, Value::Object(sections)) => {
                 let section = |(name, value): (&String, &Value)| {
-                    Ok((name.clone(), quantities(&format!("{at}.{name}"), value)?))
+                    let at = format!("{at}.{name}");
+                    (name.clone(), quantities(&at, value, problems))
                 };
-                sections.iter().map(section).collect()
+                return sections.iter().map(section).collect();
             }
-            (Self::Section, Value::Object(_)) => Ok(value.clone()),
             (Self::Named(keys), Value::Array(items)) => {
                 for (index, item) in items.iter().enumerate() {
-                    for key in keys {
-                        if !item[key].is_string() {
-                            let why = format!("`{key}` is missing or not a string");
-                            return Err(InvalidValue::new(&format!("{at}[{index}]"), &why));
-                        }
+                    for key in keys.iter().filter(|key| !item[**key].is_string()) {
+                        let why = format!("`{key}` is missing or not a string");
+                        wrong(&format!("{at}[{index}]"), &why);
                     }
                 }
-                Ok(value.clone())
             }
-            (Self::Items, Value::Array(_)) => Ok(value.clone()),
-            (Self::Named(_) | Self::Items, _) => wrong("must be a list"),
-            (Self::Texts | Self::Resources | Self::Section, _) => wrong("must be a mapping"),
+            (Self::Named(_) | Self::Items, _) => wrong(at, "must be a list"),
+            (Self::Texts | Self::Resources | Self::Section, _) => wrong(at, "must be a mapping"),
         }
+        value.clone()
     }
 
     fn lay(self, over: &Value, under: &mut Value) {
@@ -256,19 +262,19 @@ impl MergeRule {
 }
 
 /// Limits or requests, each quantity as a text; what else may stand among resources is left as it is.
-fn quantities(at: &str, value: &Value) -> Result<Value, InvalidValue> {
+fn quantities(at: &str, value: &Value, problems: &mut Problems) -> Value {
     let Value::Object(fields) = value else {
-        return Ok(value.clone());
+        return value.clone();
     };
-    let quantity = |(name, value): (&String, &Value)| match value {
-        Value::Null => Ok((name.clone(), Value::Null)),
-        value => match crate::quantity::Quantity::of(value) {
-            Ok(_) => Ok((name.clone(), json!(text(value)))),
-            Err(error) => Err(InvalidValue::new(
-                &format!("{at}.{name}"),
-                &error.to_string(),
-            )),
-        },
+    let quantity = |(name, value): (&String, &Value)| {
+        if value.is_null() {
+            return (name.clone(), Value::Null);
+        }
+        if let Err(error) = crate::quantity::Quantity::of(value) {
+            let at = format!("{at}.{name}");
+            problems.add(InvalidValue::new(&at, &error.to_string()));
+        }
+        (name.clone(), json!(text(value)))
     };
     fields.iter().map(quantity).collect()
 }

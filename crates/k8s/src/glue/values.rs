@@ -5,10 +5,14 @@
 
 mod queues;
 
+use std::collections::BTreeSet;
+use std::fmt;
+
 use serde_json::Value;
 use yaml_serde::Value as Yaml;
 
 use super::template::{self, File, Template};
+use crate::yaml;
 
 /// The served queues and their settings.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,6 +69,70 @@ impl InvalidValue {
     }
 }
 
+/// Problems of a file that are told: a screen of them.
+const MOST_PROBLEMS: usize = 20;
+
+/// The problems of a file, in the order in which they were found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
+pub struct Problems {
+    told: Vec<InvalidValue>,
+    /// Further ones, which are counted.
+    more: usize,
+}
+
+impl Problems {
+    pub fn add(&mut self, wrong: InvalidValue) {
+        match self.told.len() < MOST_PROBLEMS {
+            true => self.told.push(wrong),
+            false => self.more += 1,
+        }
+    }
+
+    /// What was read, or its default and a problem more.
+    pub fn take<T: Default>(&mut self, read: Result<T, InvalidValue>) -> T {
+        read.unwrap_or_else(|wrong| {
+            self.add(wrong);
+            T::default()
+        })
+    }
+
+    /// The value, if it was read without a problem.
+    ///
+    /// # Errors
+    /// The problems.
+    pub fn none_in<T>(self, value: T) -> Result<T, Self> {
+        match self.told.is_empty() {
+            true => Ok(value),
+            false => Err(self),
+        }
+    }
+}
+
+impl From<InvalidValue> for Problems {
+    fn from(wrong: InvalidValue) -> Self {
+        Self {
+            told: vec![wrong],
+            more: 0,
+        }
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let [one] = &self.told[..] {
+            return one.fmt(out);
+        }
+        write!(out, "{} problems", self.told.len() + self.more)?;
+        for wrong in &self.told {
+            write!(out, "\n  {wrong}")?;
+        }
+        match self.more {
+            0 => Ok(()),
+            more => write!(out, "\n  and {more} more"),
+        }
+    }
+}
+
 /// Letters that are to be put in, left out or changed, upper and lower case aside (Levenshtein's distance).
 fn distance(one: &str, other: &str) -> usize {
     let (one, other) = (one.to_lowercase(), other.to_lowercase());
@@ -91,6 +159,9 @@ const BESIDE: [&str; 6] = [
     "nameOverride",
     "sessions",
 ];
+
+/// The beginning of keys that are there for their anchors, as in files of Docker Compose.
+const EXTENSION: &str = "x-";
 
 /// Keys of [`ROOT`] that are read.
 const READ: [&str; 10] = [
@@ -138,45 +209,44 @@ const ADDRESSES: [(&str, &str); 3] = [
 impl Values {
     /// # Errors
     /// Text that is no YAML, keys that mean nothing, values that their keys cannot have.
-    pub fn parse(text: &str) -> Result<Self, InvalidValue> {
-        let whole: Yaml = yaml_serde::from_str(text).map_err(|error| {
-            InvalidValue::new("the values file", &format!("not valid YAML: {error}"))
-        })?;
-        let whole = section("the values file", &whole)?;
+    pub fn parse(text: &str) -> Result<Self, Problems> {
+        let at = "the values file";
+        let whole = yaml::parse(text).map_err(|error| InvalidValue::new(at, &error.to_string()))?;
+        let whole = section(at, &whole)?;
         let found = whole.iter().find(|(name, _)| name == ROOT);
         let (_, root) = found.ok_or_else(|| match whole.first() {
             Some((name, _)) => InvalidValue::unknown(name, name, [ROOT].into_iter()),
             None => InvalidValue::new(ROOT, "is missing"),
         })?;
         let root = section(ROOT, root)?;
-        let mut notes = Vec::new();
-        let stray = beside(&whole, &root, &mut notes)?;
+        let (mut notes, mut problems) = (Vec::new(), Problems::default());
+        let shared = shared(text);
+        let stray = beside(&whole, &root, &shared, &mut notes, &mut problems);
         let get = |key: &str| {
             root.iter()
                 .find(|(name, _)| name == key)
                 .map(|(_, value)| value)
         };
-        for (name, _) in &root {
+        for (name, _) in root.iter().filter(|(name, _)| !name.starts_with(EXTENSION)) {
             if OF_THE_AGENT.contains(&name.as_str()) {
                 notes.push(format!(
                     "{ROOT}.{name} has no effect: it configures the stock agent's own pod"
                 ));
             } else if !READ.contains(&name.as_str()) {
-                return Err(InvalidValue::unknown(
+                problems.add(InvalidValue::unknown(
                     &format!("{ROOT}.{name}"),
                     name,
                     READ.into_iter(),
                 ));
             }
         }
-        let mut base = template::check(
-            &format!("{ROOT}.basePodTemplate"),
-            &json(get("basePodTemplate"))?,
-        )?;
+        let base = problems.take(json(get("basePodTemplate")));
+        let mut base = template::check(&format!("{ROOT}.basePodTemplate"), &base, &mut problems);
         if let Some(selector) = get("nodeSelector") {
             // In ClearML's guide the selector of tasks' pods stands here; in its chart it is that of the agent's pod.
-            let selector = serde_json::json!({ "nodeSelector": json(Some(selector))? });
-            let mut both = template::check(ROOT, &selector)?;
+            let selector = problems.take(json(Some(selector)));
+            let selector = serde_json::json!({ "nodeSelector": selector });
+            let mut both = template::check(ROOT, &selector, &mut problems);
             if !both
                 .get("nodeSelector")
                 .is_none_or(|of| of.is_null() || *of == serde_json::json!({}))
@@ -192,22 +262,25 @@ impl Values {
                 base.extend(both);
             }
         }
-        let queues = queues::queues(get("queue"), get("queues"), stray)?;
+        let queues = queues::queues(get("queue"), get("queues"), stray, &mut problems);
         let mut addresses = Vec::new();
         for (key, variable) in ADDRESSES {
-            if let Some(address) = one_text(key, get(key))? {
+            if let Some(address) = problems.take(one_text(key, get(key))) {
                 addresses.push((variable, address));
             }
         }
-        if flag("clearmlcheckCertificate", get("clearmlcheckCertificate"))? == Some(false) {
+        let mut flag = |key| problems.take(flag(key, get(key)));
+        if flag("clearmlcheckCertificate") == Some(false) {
             addresses.push(("CLEARML_API_HOST_VERIFY_CERT", "false".to_owned()));
         }
-        let create = flag("createQueueIfNotExists", get("createQueueIfNotExists"))?;
-        Ok(Self {
+        let create_queues = flag("createQueueIfNotExists").unwrap_or(false);
+        let key = "defaultContainerImage";
+        let image = problems.take(one_text(key, get(key)));
+        problems.none_in(Self {
             queues,
             base,
-            image: one_text("defaultContainerImage", get("defaultContainerImage"))?,
-            create_queues: create.unwrap_or(false),
+            image,
+            create_queues,
             addresses,
             notes,
         })
@@ -246,12 +319,15 @@ fn section(at: &str, value: &Yaml) -> Result<Section, InvalidValue> {
     }
 }
 
-/// Looks at what stands beside the root: the chart's own keys, and queues whose indentation was lost, as in ClearML's guide.
+/// Looks at what stands beside the root: the chart's own keys, values that are there for their anchors, and queues
+/// whose indentation was lost, as in ClearML's guide.
 fn beside(
     whole: &Section,
     root: &Section,
+    shared: &BTreeSet<&str>,
     notes: &mut Vec<String>,
-) -> Result<Section, InvalidValue> {
+    problems: &mut Problems,
+) -> Section {
     let takes_strays = root
         .iter()
         .any(|(name, value)| name == "queues" && value.is_null());
@@ -266,20 +342,64 @@ fn beside(
             notes.push(format!(
                 "{name} has no effect: it is for ClearML's own chart"
             ));
+        } else if name.starts_with(EXTENSION) || shared.contains(name.as_str()) {
+            // Its values count where their aliases are.
         } else if takes_strays && is_queue {
             notes.push(format!(
                 "{name} is read as {ROOT}.queues.{name}; indent it to make that explicit"
             ));
             stray.push((name.clone(), value.clone()));
         } else {
-            return Err(InvalidValue::unknown(
+            problems.add(InvalidValue::unknown(
                 name,
                 name,
                 [ROOT].into_iter().chain(BESIDE),
             ));
         }
     }
-    Ok(stray)
+    stray
+}
+
+/// The keys at the left edge of a file under which an anchor is set whose alias is under another such key. Helm takes
+/// any key for that. An unknown key without such an anchor is a mistake.
+fn shared(text: &str) -> BTreeSet<&str> {
+    let mut under: Vec<(&str, &str)> = Vec::new();
+    let mut begin = (0, "");
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        let key = line
+            .split_once(':')
+            .map(|(key, _)| key.trim_matches(['"', '\'']));
+        let key = key.filter(|key| !key.starts_with([' ', '\t', '#', '-', '{', '}', '&']));
+        if let Some(key) = key {
+            under.push((begin.1, &text[begin.0..at]));
+            begin = (at, key);
+        }
+        at += line.len();
+    }
+    under.push((begin.1, &text[begin.0..]));
+    let aliases: Vec<BTreeSet<&str>> = under.iter().map(|(_, text)| marked(text, '*')).collect();
+    let is_used = |at: usize, anchor: &&str| {
+        let mut others = aliases.iter().enumerate().filter(|(other, _)| *other != at);
+        others.any(|(_, aliases)| aliases.contains(*anchor))
+    };
+    let shares = |(at, (_, text)): &(usize, &(&str, &str))| {
+        marked(text, '&').iter().any(|anchor| is_used(*at, anchor))
+    };
+    under
+        .iter()
+        .enumerate()
+        .filter(shares)
+        .map(|(_, (key, _))| *key)
+        .collect()
+}
+
+/// The names that stand behind this mark at the beginning of a word.
+fn marked(text: &str, mark: char) -> BTreeSet<&str> {
+    let ends = |letter: char| letter.is_whitespace() || "[]{},".contains(letter);
+    (text.split(ends).filter_map(|word| word.strip_prefix(mark)))
+        .filter(|name| !name.is_empty())
+        .collect()
 }
 
 fn json(value: Option<&Yaml>) -> Result<Value, InvalidValue> {

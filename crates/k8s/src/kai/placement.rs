@@ -36,7 +36,7 @@ pub enum Misplaced {
     NoRequest,
     #[error("the annotation {FRACTION}: {0}")]
     Fraction(#[from] FractionError),
-    #[error("the annotation {MEMORY}: `{0}` is not a positive whole number of MiB")]
+    #[error("the annotation {MEMORY}: `{0}` is not a positive whole number of MiB in digits")]
     Memory(String),
     #[error("KAI has placed the pod on no GPU group: it has no BindRequest and no label {GROUP}")]
     NoGroup,

@@ -17,7 +17,7 @@ pub enum Steps {
     /// A sixteenth, and eighths: what ClearML's injector takes.
     #[default]
     Eighths,
-    /// Any part, to the millionth.
+    /// Any part, rounded down to the millionth.
     Any,
 }
 
@@ -27,6 +27,8 @@ pub enum FractionError {
     NotANumber(String),
     #[error("`{0}` is not a GPU fraction; write a number above 0")]
     NotPositive(String),
+    #[error("`{0}` is less than a millionth of a GPU, the smallest fraction; write 0.01 or more")]
+    TooSmall(String),
     #[error(
         "`{0}` is above 1 and not a whole number; write a fraction below 1, or a whole number of GPUs"
     )]
@@ -81,11 +83,11 @@ impl Fraction {
     /// Of Run:ai's and KAI's annotation, which takes any part.
     ///
     /// # Errors
-    /// Not a number, or not between nothing and one.
+    /// Not a number, less than a millionth, or not between nothing and one.
     pub fn between_none_and_one(text: &str) -> Result<Self, FractionError> {
         match Portion::read(text, Steps::Any) {
             Ok(Portion::Part(part)) => Ok(part),
-            Err(FractionError::NotANumber(text)) => Err(FractionError::NotANumber(text)),
+            Err(error @ (FractionError::NotANumber(_) | FractionError::TooSmall(_))) => Err(error),
             _ => Err(FractionError::NotBelowOne(text.to_owned())),
         }
     }
@@ -95,28 +97,31 @@ impl Portion {
     /// Of a label's or a limit's value.
     ///
     /// # Errors
-    /// Not a number, nothing, more than one and not whole, or none of the steps.
+    /// Not a number, nothing, less than a millionth, more than one and not whole, or none of the steps.
     pub fn read(text: &str, steps: Steps) -> Result<Self, FractionError> {
-        let quantity: Quantity = text
-            .parse()
-            .map_err(|_| FractionError::NotANumber(text.to_owned()))?;
-        if let Some(count) = quantity.count().filter(|count| *count > 0) {
-            let count = u32::try_from(count);
-            let count = count.map_err(|_| FractionError::NotANumber(text.to_owned()))?;
-            return Ok(Self::Whole(count));
-        }
+        let owned = || text.to_owned();
+        let quantity: Quantity = (text.parse()).map_err(|_| FractionError::NotANumber(owned()))?;
         if quantity <= Quantity::ZERO {
-            return Err(FractionError::NotPositive(text.to_owned()));
+            return Err(FractionError::NotPositive(owned()));
         }
-        let part = quantity
-            .millionths()
-            .and_then(|part| u32::try_from(part).ok());
-        match part {
-            Some(part) if part > WHOLE => Err(FractionError::MoreThanOne(text.to_owned())),
-            Some(part) if steps == Steps::Any || Fraction(part).is_a_step() => {
-                Ok(Self::Part(Fraction(part)))
-            }
-            _ => Err(FractionError::NotAStep(text.to_owned())),
+        if let Some(count) = quantity.count() {
+            return Ok(Self::Whole(u32::try_from(count).unwrap_or(u32::MAX)));
+        }
+        if quantity.rounded_down() >= 1 {
+            return Err(FractionError::MoreThanOne(owned()));
+        }
+        let part = match steps {
+            Steps::Any => Some(quantity.millionths_rounded_down()),
+            Steps::Eighths => quantity.millionths(),
+        };
+        let part = part.and_then(|part| u32::try_from(part).ok()).map(Fraction);
+        match (steps, part) {
+            (Steps::Any, Some(Fraction(0)) | None) => Err(FractionError::TooSmall(owned())),
+            (Steps::Any, Some(part)) => Ok(Self::Part(part)),
+            (Steps::Eighths, part) => part
+                .filter(|part| part.is_a_step())
+                .map(Self::Part)
+                .ok_or_else(|| FractionError::NotAStep(owned())),
         }
     }
 }

@@ -2,18 +2,17 @@
 
 use divvy_core::units::{Bytes, Share};
 use divvy_core::{Compute, ComputeMode};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
 use serde_json::Value;
 
 use super::fraction::Portion;
 use super::{
     COMPUTE, CONTAINER, ContainerRef, DEVICES, FRACTION, FRACTION_LABEL, Fraction, GPU, GPU_SIZE,
-    HAMI_CORES, HAMI_MEMORY, HAMI_PERCENT, MEMORY, MOST_GPUS, PodRequest, Refusal, Rules, Size,
-    SkipReason, Steps, fixed_limit, text,
+    HAMI_CORES, HAMI_MEMORY, HAMI_PERCENT, MEMORY, MOST_GPUS, MOST_MIB, PodRequest, Refusal, Rules,
+    Size, SkipReason, Steps, fixed_limit, text,
 };
 use crate::claim::PREFIX;
 use crate::inject::{ASKED, CLAIM, is_clearml_fraction};
-use crate::quantity::{self, Quantity};
+use crate::quantity::Quantity;
 
 /// Annotations and a variable that ask for bursting beyond the guarantee, which Divvy does not support.
 const BURSTS: [&str; 3] = ["gpu-fraction-limit", "gpu-memory.limit", "gpu-memory-limit"];
@@ -163,10 +162,14 @@ fn gpu_size(pod: &Value) -> Result<Option<Bytes>, Refusal> {
     let Some(text) = text(pod, "annotations", GPU_SIZE) else {
         return Ok(None);
     };
-    let size = quantity::bytes(&Amount(text.to_owned()));
-    let size = size.filter(|size| *size >= Bytes::MIB);
-    size.map(Some)
-        .ok_or_else(|| Refusal::GpuSize(text.to_owned()))
+    let size: Option<Quantity> = text.parse().ok();
+    let size = size.filter(|size| *size > Quantity::ZERO);
+    let size = size.ok_or_else(|| Refusal::GpuSize(text.to_owned()))?;
+    let size = Bytes::new(size.rounded_down());
+    match size >= Bytes::MIB {
+        true => Ok(Some(size)),
+        false => Err(Refusal::SmallGpu(text.to_owned())),
+    }
 }
 
 /// The part of the compute time by annotation, or by HAMi's limit.
@@ -197,10 +200,7 @@ fn cores(container: &Container<'_>) -> Result<Option<Compute>, Refusal> {
     let percent = Quantity::of(value).ok().and_then(Quantity::count);
     let percent = percent.filter(|percent| *percent <= 100);
     let percent = percent.and_then(|percent| u16::try_from(percent).ok());
-    let percent = percent.ok_or_else(|| {
-        let shown = value.as_str().map(str::to_owned);
-        Refusal::Cores(shown.unwrap_or_else(|| value.to_string()))
-    })?;
+    let percent = percent.ok_or_else(|| Refusal::Cores(shown(value)))?;
     let variables = container.object["env"].as_array().into_iter().flatten();
     let mut policies = variables.filter(|variable| variable["name"] == HAMI_POLICY);
     let policy = policies.next_back().and_then(|one| one["value"].as_str());
@@ -357,9 +357,7 @@ fn sizes(
     if !limits.is_empty() {
         let mut sizes = Vec::new();
         for (key, value) in limits {
-            let shown = value
-                .as_str()
-                .map_or_else(|| value.to_string(), str::to_owned);
+            let shown = shown(value);
             let from = format!("the limit {key}");
             let portion = read(&from, &shown)?;
             agrees(from.clone(), &shown, portion)?;
@@ -424,8 +422,25 @@ fn annotated_fraction(text: &str) -> Result<Fraction, Refusal> {
 }
 
 fn annotated_memory(text: &str) -> Result<u64, Refusal> {
-    let mib = text.parse().ok().filter(|mib| *mib > 0);
-    mib.ok_or_else(|| Refusal::Memory(text.to_owned()))
+    let mib = digits(text).ok_or_else(|| Refusal::Memory(text.to_owned()))?;
+    bounded(MEMORY, mib, text)
+}
+
+/// A number above nothing in digits alone; one that is too large is the largest there is.
+fn digits(text: &str) -> Option<u64> {
+    let all = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = all.then(|| text.parse().unwrap_or(u64::MAX));
+    number.filter(|number| *number > 0)
+}
+
+fn bounded(from: &'static str, mib: u64, text: &str) -> Result<u64, Refusal> {
+    match mib <= MOST_MIB {
+        true => Ok(mib),
+        false => Err(Refusal::TooMuch {
+            from,
+            value: text.to_owned(),
+        }),
+    }
 }
 
 /// How many GPUs a fraction or memory by label or annotation is wanted of.
@@ -436,18 +451,23 @@ fn devices(pod: &Value, has_size: bool) -> Result<usize, Refusal> {
     if !has_size {
         return Err(Refusal::DevicesAlone);
     }
-    let count = text
-        .parse()
-        .ok()
-        .filter(|count| (1..=MOST_GPUS).contains(count));
-    count.ok_or_else(|| Refusal::Count {
+    let count = digits(text).ok_or_else(|| Refusal::Count {
         from: DEVICES.to_owned(),
         value: text.to_owned(),
+    })?;
+    gpus(count, DEVICES)
+}
+
+fn gpus(count: u64, from: &str) -> Result<usize, Refusal> {
+    let count = usize::try_from(count).ok();
+    (count.filter(|count| *count <= MOST_GPUS)).ok_or_else(|| Refusal::TooMany {
+        from: from.to_owned(),
     })
 }
 
 /// HAMi's own: `nvidia.com/gpu` GPUs with so much memory of each.
 fn hami(container: &Container<'_>) -> Result<Option<Vec<Size>>, Refusal> {
+    let shown = |name: &str| container.resource(name).map(shown).unwrap_or_default();
     let count = |name: &str| match container.resource(name) {
         None => Ok(None),
         Some(value) => {
@@ -455,31 +475,36 @@ fn hami(container: &Container<'_>) -> Result<Option<Vec<Size>>, Refusal> {
             let count = count.filter(|count| *count > 0);
             count.map(Some).ok_or_else(|| Refusal::Count {
                 from: name.to_owned(),
-                value: value
-                    .as_str()
-                    .map_or_else(|| value.to_string(), str::to_owned),
+                value: shown(name),
             })
         }
     };
-    let size = match (count(HAMI_MEMORY)?, count(HAMI_PERCENT)?) {
+    let size = match (
+        container.resource(HAMI_MEMORY),
+        container.resource(HAMI_PERCENT),
+    ) {
         (Some(_), Some(_)) => return Err(Refusal::Both(HAMI_MEMORY, HAMI_PERCENT)),
-        (Some(mib), None) => Size::Memory(mib),
-        (None, Some(100)) => Size::Whole,
-        (None, Some(percent)) => {
-            let part = Fraction::percent(percent).ok_or_else(|| Refusal::Count {
-                from: HAMI_PERCENT.to_owned(),
-                value: percent.to_string(),
-            })?;
-            Size::Fraction(part)
+        (Some(_), None) => {
+            let mib = count(HAMI_MEMORY)?.unwrap_or_default();
+            Size::Memory(bounded(HAMI_MEMORY, mib, &shown(HAMI_MEMORY))?)
         }
+        (None, Some(_)) => match count(HAMI_PERCENT) {
+            Ok(Some(100)) => Size::Whole,
+            percent => (percent.ok().flatten().and_then(Fraction::percent))
+                .map(Size::Fraction)
+                .ok_or_else(|| Refusal::Percent(shown(HAMI_PERCENT)))?,
+        },
         (None, None) => return Ok(None),
     };
-    let gpus = count(GPU)?.unwrap_or(1);
-    let gpus = usize::try_from(gpus).ok().filter(|gpus| *gpus <= MOST_GPUS);
-    let gpus = gpus.ok_or_else(|| Refusal::TooMany {
-        from: format!("the limit {GPU}"),
-    })?;
-    Ok(Some(vec![size; gpus]))
+    let count = count(GPU)?.unwrap_or(1);
+    Ok(Some(vec![size; gpus(count, &format!("the limit {GPU}"))?]))
+}
+
+/// A resource's amount as the pod has it.
+fn shown(value: &Value) -> String {
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// Capabilities with which a container reaches its mounts or the node's memory and files: mount(2), kernel modules, /dev/mem,

@@ -419,6 +419,89 @@ fn a14_the_memory_annotation_is_whole_mib() {
     );
 }
 
+/// Requests that are numbers, and why none of them can be a pod's.
+#[test]
+fn a_refused_gpu_request_says_what_is_so() {
+    let annotation = |key: &str, text: &str| annotated(&json!({ key: text }));
+    let devices =
+        |text: &str| annotated(&json!({ "gpu-fraction": "0.5", "gpu-fraction-num-devices": text }));
+    let hami = |key: &str, value: Value| limited(&json!({ "nvidia.com/gpu": 1, key: value }));
+    let sized =
+        |text: &str| annotated(&json!({ "gpu-fraction": "0.5", "divvy.dev/gpu-size": text }));
+    let many = "at most 32 GPUs";
+    for (pod, reason) in [
+        (
+            annotation("gpu-fraction", "0.0000003"),
+            "less than a millionth of a GPU",
+        ),
+        (
+            annotation("gpu-fraction", "1e30"),
+            "not a positive number smaller than 1.0",
+        ),
+        (labelled("5000.5"), "above 1 and not a whole number"),
+        (labelled("5000000000"), many),
+        (limited(&json!({ "clear.ml/fraction-1": "1e18" })), many),
+        (
+            limited(&json!({ "clear.ml/fraction-1": "99999999999999999999" })),
+            many,
+        ),
+        (devices("33"), many),
+        (devices("18446744073709551616"), many),
+        (devices("2.0"), "write digits alone, such as 2"),
+        (
+            annotation("gpu-memory", "2000.0"),
+            "MiB in digits, such as 2000",
+        ),
+        (
+            annotation("gpu-memory", "17592186044416"),
+            "more than any GPU has",
+        ),
+        (
+            annotation("gpu-memory", "99999999999999999999"),
+            "more than any GPU has",
+        ),
+        (
+            hami("nvidia.com/gpumem", json!("20Ti")),
+            "more than any GPU has",
+        ),
+        (
+            hami("nvidia.com/gpumem-percentage", json!(150)),
+            "whole per cent from 1 to 100",
+        ),
+        (
+            hami("nvidia.com/gpumem-percentage", json!("0.5")),
+            "whole per cent from 1 to 100",
+        ),
+        (
+            hami("nvidia.com/gpumem-percentage", json!(0)),
+            "whole per cent from 1 to 100",
+        ),
+        (sized("80"), "less than 1Mi"),
+        (sized("512Ki"), "less than 1Mi"),
+        (sized("80GiB"), "not an amount of memory, such as 80Gi"),
+    ] {
+        let said = refused(&pod);
+        assert!(said.contains(reason), "{pod}: {said}");
+    }
+    // A third, as people write it (ray 30260), and numbers with exponents, which the API server takes.
+    for (text, memory) in [
+        ("0.3333333", "27306Mi"),
+        ("0.3333333333333333", "27306Mi"),
+        ("5e-1", "40960Mi"),
+        ("0.9999999999", "81918Mi"),
+    ] {
+        let claimed = claimed(&injected(&annotation("gpu-fraction", text)));
+        assert_eq!(claimed, one(memory), "{text}");
+    }
+    let exponent = limited(&json!({ "clear.ml/fraction-1": "5e-1" }));
+    assert_eq!(claimed(&injected(&exponent)), one("40960Mi"));
+    assert!(
+        admit(&sized("79.5Gi")).is_ok(),
+        "{:?}",
+        admit(&sized("79.5Gi"))
+    );
+}
+
 #[test]
 fn a15_two_ways_at_once_are_refused() {
     let both = annotated(&json!({ "gpu-fraction": "0.5", "gpu-memory": "2000" }));
@@ -636,7 +719,10 @@ fn hamis_cores_are_a_share_of_compute_time() {
     );
     for nonsense in [json!(101), json!(-1), json!("0.5"), json!("many")] {
         let said = refused(&pod(&nonsense, None));
-        assert!(said.contains("is not a per cent from 0 to 100"), "{said}");
+        assert!(
+            said.contains("is not a whole per cent from 0 to 100"),
+            "{said}"
+        );
     }
     let mut both = pod(&json!(30), None);
     both["metadata"]["annotations"] = json!({ "divvy.dev/compute": "fair=0.3" });

@@ -87,7 +87,7 @@ fn refuse_for_front_end(job: &Job) -> Option<Error> {
     stands_for_a_task(job).then(|| {
         let id = job.reference();
         let why = format!(
-            "job {id} is a task that waits on a ClearML server, which would give it to a worker all the same"
+            "job {id} stands for a task that waits on a ClearML server, which still gives the task to a worker"
         );
         Error::new(ErrorCode::Conflict, why)
             .hint(format!(

@@ -6,6 +6,7 @@ use divvy_core::job::{ProgramExit, StopReason};
 use divvy_core::{JobId, JobState};
 
 use super::container::CONTAINER_GC_DELAY;
+use super::hold::TASK;
 use super::job_sync::running;
 use super::start::records;
 use crate::controller::claims;
@@ -25,6 +26,7 @@ use crate::host::failpoint::reach;
 use crate::job_dir::replica::Replica;
 use crate::job_dir::{self, ExitRecord, RunOutcome};
 use crate::journal::StoreError;
+use crate::model::job::Job;
 use crate::model::oom;
 
 /// Finalizes a run; `exit` is `None` if no record shows how it ended. While a process of the job lives, the job keeps
@@ -43,6 +45,8 @@ pub(in crate::controller) fn finalize(
     let Some(active) = state.jobs.active.get_mut(&id) else {
         return Ok(());
     };
+    let of_task = exit.and_then(|exit| exit_of_task(&active.job, exit));
+    let exit = of_task.as_ref().or(exit);
     let (gone, words) = match active.job.bypasses.iter().find(|found| found.is_killed()) {
         Some(bypass) => {
             let words = format!("killed: {}: {}", bypass.describe(), bypass.cause());
@@ -300,6 +304,21 @@ pub(in crate::controller) fn release(jobs: &mut Jobs, fx: &mut Effects, io: &Io)
             reach("end.forgotten");
         }
     }
+}
+
+/// How the program of a ClearML task ended, where clearml-agent ran it and signal N ended it. The agent then exits with
+/// Python's code -N, which the kernel makes 256-N. Code 255 stays, because programs exit with -1 themselves.
+fn exit_of_task(job: &Job, exit: &ExitRecord) -> Option<ExitRecord> {
+    const LAST_SIGNAL: i32 = 64;
+    let RunOutcome::Exited { exit_code } = exit.outcome else {
+        return None;
+    };
+    let signal = 256 - exit_code;
+    let is_task = job.spec.policy.labels.contains_key(TASK);
+    (is_task && (2..=LAST_SIGNAL).contains(&signal)).then(|| ExitRecord {
+        outcome: RunOutcome::Signaled { signal },
+        ..exit.clone()
+    })
 }
 
 fn exit_of(exit: Option<&ExitRecord>, supervisor: Option<&str>) -> (ProgramExit, Option<String>) {

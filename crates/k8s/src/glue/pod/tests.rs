@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 use super::super::record::{Logged, holder};
 use super::super::task_state::ClaimPhase;
 use super::super::template::check as template;
+use super::super::values::Problems;
 use super::*;
 
 fn record() -> Record {
@@ -48,8 +49,11 @@ fn made(manifest: &Value, layer: Value, brings: &Brings<'_>) -> Result<Value, In
         token: brings.token,
         pull: false,
     };
-    let layer = template("t", &layer)?;
-    pod(manifest, &[&layer], &asked).map(|pod| serde_json::to_value(pod).unwrap())
+    let mut problems = Problems::default();
+    let layer = template("t", &layer, &mut problems);
+    let layer = problems.none_in(layer).unwrap();
+    let pod = pod(manifest, &[&layer], &asked)?;
+    Ok(serde_json::to_value(pod).unwrap())
 }
 
 #[test]

@@ -1,7 +1,13 @@
 use super::*;
 
+fn read(value: &Value) -> Result<Template, Problems> {
+    let mut problems = Problems::default();
+    let template = check("t", value, &mut problems);
+    problems.none_in(template)
+}
+
 fn template(value: Value) -> Template {
-    check("t", &value).unwrap()
+    read(&value).unwrap()
 }
 
 fn laid(layers: &[Value]) -> Value {
@@ -78,7 +84,7 @@ fn what_no_template_has_is_named_with_what_was_meant() {
             "t.resources.limits.nvidia.com/gpu: `one` is not a quantity such as 1, 0.5 or 500m",
         ),
     ] {
-        assert_eq!(check("t", &value).unwrap_err().to_string(), said);
+        assert_eq!(read(&value).unwrap_err().to_string(), said);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use yaml_serde::Value as Yaml;
 
-use super::{InvalidValue, Queue, ROOT, Section, json, section};
+use super::{InvalidValue, Problems, Queue, ROOT, Section, json, section};
 use crate::glue::template::{self, Template};
 
 /// Of `queue`, which gives the order, and of `queues`, which give each its pods; what `queue` does not name comes behind it.
@@ -10,14 +10,16 @@ pub fn queues(
     order: Option<&Yaml>,
     listed: Option<&Yaml>,
     stray: Section,
-) -> Result<Vec<Queue>, InvalidValue> {
+    problems: &mut Problems,
+) -> Vec<Queue> {
     let at = format!("{ROOT}.queues");
-    let mut listed = section(&at, listed.unwrap_or(&Yaml::Null))?;
+    let before = problems.clone();
+    let mut listed = problems.take(section(&at, listed.unwrap_or(&Yaml::Null)));
     listed.extend(stray);
     let mut queues: Vec<Queue> = Vec::new();
-    for name in names(order)? {
+    for name in problems.take(names(order)) {
         if queues.iter().any(|other| other.name == name) {
-            return Err(InvalidValue::new(
+            problems.add(InvalidValue::new(
                 &format!("{ROOT}.queue"),
                 &format!("{name} is listed twice"),
             ));
@@ -25,19 +27,17 @@ pub fn queues(
         queues.push(bare(&name));
     }
     for (name, value) in &listed {
-        let queue = queue(&format!("{at}.{name}"), name, value)?;
+        let queue = queue(&format!("{at}.{name}"), name, value, problems);
         match queues.iter_mut().find(|other| other.name == *name) {
             Some(bare) => *bare = queue,
             None => queues.push(queue),
         }
     }
-    match queues.is_empty() {
-        true => Err(InvalidValue::new(
-            &at,
-            "no queue is set, neither here nor in `queue`",
-        )),
-        false => Ok(queues),
+    if queues.is_empty() && *problems == before {
+        let why = "no queue is set, neither here nor in `queue`";
+        problems.add(InvalidValue::new(&at, why));
     }
+    queues
 }
 
 /// `default`, `first,second`, or a list of them.
@@ -73,31 +73,34 @@ fn bare(name: &str) -> Queue {
     }
 }
 
-fn queue(at: &str, name: &str, value: &Yaml) -> Result<Queue, InvalidValue> {
+fn queue(at: &str, name: &str, value: &Yaml, problems: &mut Problems) -> Queue {
     let mut queue = bare(name);
-    for (key, value) in section(at, value)? {
+    for (key, value) in problems.take(section(at, value)) {
         let at = format!("{at}.{key}");
         match key.as_str() {
-            "templateOverrides" => queue.overrides = template::check(&at, &json(Some(&value))?)?,
+            "templateOverrides" => {
+                let overrides = problems.take(json(Some(&value)));
+                queue.overrides = template::check(&at, &overrides, problems);
+            }
             "queueSettings" => {
-                for (key, value) in section(&at, &value)? {
+                for (key, value) in problems.take(section(&at, &value)) {
                     let at = format!("{at}.{key}");
                     if key != "maxPods" {
-                        return Err(InvalidValue::unknown(&at, &key, ["maxPods"].into_iter()));
+                        problems.add(InvalidValue::unknown(&at, &key, ["maxPods"].into_iter()));
+                        continue;
                     }
                     let most = value.as_u64().and_then(|most| u32::try_from(most).ok());
-                    let most = most.filter(|most| *most > 0);
-                    queue.max_pods =
-                        Some(most.ok_or_else(|| {
-                            InvalidValue::new(&at, "must be a whole number above 0")
-                        })?);
+                    queue.max_pods = most.filter(|most| *most > 0);
+                    if queue.max_pods.is_none() {
+                        problems.add(InvalidValue::new(&at, "must be a whole number above 0"));
+                    }
                 }
             }
             _ => {
                 let known = ["templateOverrides", "queueSettings"];
-                return Err(InvalidValue::unknown(&at, &key, known.into_iter()));
+                problems.add(InvalidValue::unknown(&at, &key, known.into_iter()));
             }
         }
     }
-    Ok(queue)
+    queue
 }

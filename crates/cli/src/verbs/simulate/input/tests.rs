@@ -452,9 +452,28 @@ mod sacct {
         let read = read(summer, Format::Sacct);
         assert_eq!((read.jobs.len(), read.over_clock_change), (2, 1));
         assert_eq!(read.jobs[1].submitted, read.jobs[1].started);
+        // New York, where 01:00:00 follows 2023-11-05T01:59:59, and Lord Howe Island, which goes back half an hour.
+        for (start, end) in [
+            ("2023-11-05T01:59:00", "2023-11-05T01:05:00"),
+            ("2024-04-07T01:55:00", "2024-04-07T01:40:00"),
+        ] {
+            let text = format!("3|{start}|{start}|{end}|gres/gpu=1|gpu|COMPLETED\n");
+            let read = super::read(&text, Format::Sacct);
+            assert_eq!((read.jobs.len(), read.over_clock_change), (0, 1), "{start}");
+        }
         let seconds = "1|1709287200|1709287260|1709290800|gres/gpu=1|gpu|COMPLETED\n";
         let job = super::read(seconds, Format::Sacct).jobs.remove(0);
         assert_eq!(job.ran_ms(), Some(3_540_000));
+        // The columns of a public collector, `SLURM_TIME_FORMAT=%s sacct`, with a job that runs and one that never ran.
+        // In seconds the night of the change is no problem.
+        let columns = "JobID|User|Account|Partition|QOS|Submit|Start|End|Elapsed|NCPUS|ReqTRES|State\n\
+                       7|ana|lab|gpu|normal|1729989000|1729990200|1729992000|00:30:00|8|cpu=8,gres/gpu=1|COMPLETED\n\
+                       8|ana|lab|gpu|normal|1729989000|1729990200|Unknown|00:30:00|8|cpu=8,gres/gpu=1|RUNNING\n\
+                       9|ana|lab|gpu|normal|1729989000|None|1729990200|00:00:00|0|cpu=8,gres/gpu=1|CANCELLED by 1001\n";
+        let read = super::read(columns, Format::Sacct);
+        let ran: Vec<_> = read.jobs.iter().map(Job::ran_ms).collect();
+        assert_eq!(ran, [Some(1_800_000), None, None]);
+        assert_eq!(read.over_clock_change, 0);
     }
 
     #[test]
@@ -463,6 +482,15 @@ mod sacct {
             ("cpu=8,gres/gpu:a100_3g.40gb=1,gres/gpu=1", "3g.40gb"),
             ("gres/gpu:nvidia_h200_nvl_4g.71gb=1", "4g.71gb"),
             ("gres/gpu:1g.5gb=1", "1g.5gb"),
+            // As a public test of squeue has it, and a type that another site separates otherwise.
+            (
+                "cpu=4,mem=32G,node=1,billing=1333,gres/gpu=1,gres/gpu:a100_1g.5gb=1",
+                "1g.5gb",
+            ),
+            (
+                "billing=4,cpu=4,gres/gpu:a100-3g.20gb=1,gres/gpu=1,mem=16G,node=1",
+                "3g.20gb",
+            ),
         ] {
             let job = read(&row("1", request), Format::Sacct).jobs.remove(0);
             assert_eq!(
@@ -474,6 +502,18 @@ mod sacct {
         }
         let several = read(&row("1", "gres/gpu:1g.5gb=2,gres/gpu=2"), Format::Sacct);
         assert_eq!((several.jobs.len(), several.several_instances), (0, 1));
+        // Whole GPUs beside instances, as in a public parser of AllocTRES.
+        for request in [
+            "cpu=76,mem=166072M,gres/gpu:a100=2,gres/gpu:a100_1g.5gb=2,gres/nvme=100",
+            "cpu=4,gres/gpu:2g.10gb=2,gres/gpu:4g.40gb=1",
+        ] {
+            let several = read(&row("1", request), Format::Sacct);
+            assert_eq!(
+                (several.jobs.len(), several.several_instances),
+                (0, 1),
+                "{request}"
+            );
+        }
     }
 
     #[test]
