@@ -162,14 +162,15 @@ fn serve(
         simulated_gpus::share(&home)
             .map_err(|error| internal("cannot share the simulated GPUs", &error))?;
     }
-    if options.strict_start {
+    let sim = (node.simulated.as_ref()).map(|simulated| simulated.models.as_str());
+    let known = KnownGpus::compare(&store, &node.observation, &options.gpus, sim)
+        .map_err(|error| from_store(&error))?;
+    // Without any GPU to serve, now or later, the list is a mistake.
+    if options.strict_start || !known.serves_any() {
         let there = node.observation.gpus.iter();
         (options.gpus.check(there.map(|gpu| (gpu.index, &gpu.uuid))))
             .map_err(|error| Error::new(ErrorCode::Usage, error.to_string()).hint(error.hint()))?;
     }
-    let sim = (node.simulated.as_ref()).map(|simulated| simulated.models.as_str());
-    let known = KnownGpus::compare(&store, &node.observation, &options.gpus, sim)
-        .map_err(|error| from_store(&error))?;
     let devices = devices(&node, &store, &known)?;
     let count = reload::served(&devices);
     let settings = Settings::of(options, count)?;

@@ -119,6 +119,11 @@ impl KnownGpus {
         gpus.any(|known| known.uuid == *gpu && known.is_served)
     }
 
+    /// Whether `--gpus` gives the daemon a GPU that is here, or was.
+    pub fn serves_any(&self) -> bool {
+        self.gpus.iter().any(|known| known.is_served)
+    }
+
     /// The missing GPUs that the daemon serves once they are back.
     pub fn missing(&self) -> impl Iterator<Item = Device> {
         let missing = self

@@ -92,7 +92,7 @@ const BOOTS: [Row; 5] = [
 #[tokio::test]
 async fn a_boot_with_other_gpus_ends_no_daemon_and_no_job_gets_another_gpu() {
     for (what, then) in BOOTS {
-        let words = ["--queue", "tri=3", "dual=2", "half=0.5"];
+        let words = ["--dynamic-gpus", "--queue", "tri=3", "dual=2", "half=0.5"];
         let mut home = machine("a100-80gb:3");
         home.start(&words);
         let client = home.connect();
@@ -121,11 +121,6 @@ async fn a_boot_with_other_gpus_ends_no_daemon_and_no_job_gets_another_gpu() {
                         (index, &*format!("gpu{index}.5a")),
                         "{what}"
                     );
-                    // Another job beside it has the next label, and not that of a job on another GPU.
-                    let next = on(&client, index, &["sleep", "1000"]).await;
-                    let next = in_state(&client, &next.id, JobState::Running).await;
-                    assert_eq!(next.slices[0].label, format!("gpu{index}.5b"), "{what}");
-                    client.cancel(&next.id).await.unwrap();
                 }
                 None => {
                     let job = ended(&client, &job.id).await;
@@ -185,31 +180,35 @@ async fn a_boot_with_other_gpus_ends_no_daemon_and_no_job_gets_another_gpu() {
 }
 
 #[tokio::test]
-async fn a_queue_larger_than_the_machine_refuses_a_strict_start_alone() {
+async fn a_job_beside_one_that_has_another_index_than_before_gets_the_next_label() {
+    let mut home = machine("a100-80gb:3");
+    home.start(&[]);
+    let client = home.connect();
+    for gpu in [1, 2] {
+        let job = on(&client, gpu, &["sleep", "1000"]).await;
+        in_state(&client, &job.id, JobState::Running).await;
+    }
+    let client = boot(&mut home, "drop=0", &[]);
+    for gpu in [0, 1] {
+        let job = on(&client, gpu, &["sleep", "1000"]).await;
+        let job = in_state(&client, &job.id, JobState::Running).await;
+        assert_eq!(job.slices[0].label, format!("gpu{gpu}.5b"));
+    }
+}
+
+#[test]
+fn a_queue_larger_than_the_machine_refuses_a_strict_start_alone() {
     let mut home = machine("a100-80gb:2");
-    for (words, code, error) in [
-        (
-            ["--gpus", "0-2", "--queue", "one=1"],
-            2,
-            "there is no GPU 2 here",
-        ),
-        (
-            ["--gpus", "all", "--queue", "tri=3"],
-            5,
-            "queue tri=3 cannot start any job",
-        ),
+    for (gpus, queue, code, error) in [
+        ("0-2", "one=1", 2, "there is no GPU 2 here"),
+        ("all", "tri=3", 5, "queue tri=3 cannot start any job"),
     ] {
-        let strict = [&words[..], &["--strict-start"]].concat();
-        let mut daemon = home.daemon(&strict);
-        until_async("the daemon ends".to_owned(), async || daemon.ended()).await;
-        assert_eq!(daemon.ended(), Some(code), "{words:?}");
-        assert!(
-            home.daemon_log().contains(error),
-            "{words:?}: {}",
-            home.daemon_log()
-        );
+        let words = ["--gpus", gpus, "--dynamic-gpus", "--queue", queue];
+        let strict = [&["daemon", "--strict-start"], &words[..]].concat();
+        let refused = home.divvy(&strict).exits(code).stderr;
+        assert!(refused.contains(error), "{words:?}: {refused}");
         home.start(&words);
-        let node = home.connect().node().await.unwrap();
+        let node = home.call(home.client().node()).unwrap();
         assert_eq!(
             node.start_warnings.len(),
             1,
@@ -218,11 +217,15 @@ async fn a_queue_larger_than_the_machine_refuses_a_strict_start_alone() {
         );
         assert_eq!(home.stop(), 0);
     }
+    // A list that names no GPU of this machine is a mistake.
+    let none = home.divvy(&["daemon", "--gpus", "7"]).exits(2).stderr;
+    assert!(none.contains("there is no GPU 7 here"), "{none}");
 }
 
 #[tokio::test]
 async fn a_placement_that_the_journal_refuses_fails_its_job_and_not_the_daemon() {
     let mut home = Home::started(&["--sim", "a100-80gb:1"]);
+    home.connect().node().await.unwrap();
     assert_eq!(home.stop(), 0);
     let journal = rusqlite::Connection::open(home.path().join("state.db")).unwrap();
     let refuse = "CREATE TRIGGER refuse BEFORE INSERT ON holding WHEN new.share = 500 \
@@ -259,7 +262,7 @@ async fn mig_mode_that_ended_with_a_reboot_is_back_before_its_queue_is_judged() 
         (gpus[0].mode == "mig").then_some(())
     })
     .await;
-    let words = ["--queue", "m=1g.10gb"];
+    let words = ["--dynamic-gpus", "--queue", "m=1g.10gb"];
     let client = boot(&mut home, "all", &words);
     let job = client.submit(&script("m", "true")).await.unwrap();
     assert_eq!(ended(&client, &job.id).await.exit_code, Some(0));
@@ -280,7 +283,8 @@ async fn a_profile_that_the_driver_calls_otherwise_serves_its_queue_and_its_jobs
         return;
     }
     let mut home = machine("h100-80gb:1");
-    home.start(&["--queue", "m=3g.40gb"]);
+    let words = ["--dynamic-gpus", "--queue", "m=3g.40gb"];
+    home.start(&words);
     let client = home.connect();
     let change = GpuChange {
         mode: GpuMode::Mig,
@@ -300,7 +304,7 @@ async fn a_profile_that_the_driver_calls_otherwise_serves_its_queue_and_its_jobs
         .unwrap();
     in_state(&client, &holds.id, JobState::Running).await;
     let waits = client.submit(&script("m", "true")).await.unwrap();
-    let client = boot(&mut home, "names", &["--queue", "m=3g.40gb"]);
+    let client = boot(&mut home, "names", &words);
     assert_eq!(client.node().await.unwrap().start_warnings, [""; 0]);
     client.cancel(&holds.id).await.unwrap();
     assert_eq!(ended(&client, &waits.id).await.exit_code, Some(0));

@@ -1,6 +1,6 @@
 //! Which profile a request gets.
 
-use divvy_core::mig::{Attribute, InstanceRequirement, InstanceSize, smallest};
+use divvy_core::mig::{Attribute, InstanceRequirement, InstanceSize, ProfileTable, smallest};
 use divvy_core::{Bytes, Share};
 
 use crate::mig::rules::table;
