@@ -175,12 +175,17 @@ fn serve(
     let count = reload::served(&devices);
     let settings = Settings::of(options, count)?;
     let ever: Vec<Gpu> = devices.iter().map(Device::unoccupied).collect();
-    let before: &[Gpu] = match options.strict_start {
-        true => &[],
-        false => &known.start.before,
+    // A strict start counts on what is here, and on MIG mode that this daemon turns on again.
+    let returns = |gpu: &Gpu| {
+        let mut here = devices.iter().filter(|device| !device.is_lost);
+        let wants_mig =
+            |device: &Device| device.mode.requested.map(|to| to.mode) == Some(Mode::Mig);
+        here.any(|device| device.gpu.uuid == gpu.uuid && wants_mig(device))
     };
+    let mut before = known.start.before.clone();
+    before.retain(|gpu| !options.strict_start || returns(gpu));
     let queues = &settings.schedule.queues;
-    let misfits = reload::misfits(&configured, queues, &[&ever, before]);
+    let misfits = reload::misfits(&configured, queues, &[&ever, &before]);
     if let Some((_, error)) = misfits.first().filter(|_| options.strict_start) {
         return Err(error.clone());
     }

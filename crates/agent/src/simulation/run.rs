@@ -724,7 +724,7 @@ impl Run {
 
     fn divides(&mut self, gpu: usize, mode: GpuMode) {
         self.inbox.push(Message::GpuMode {
-            gpu: gpu.to_string(),
+            gpu: super::gpus::uuid(gpu).to_string(),
             change: GpuChange {
                 mode,
                 dry_run: false,

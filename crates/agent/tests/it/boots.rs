@@ -39,8 +39,9 @@ fn machine(gpus: &str) -> Home {
     home.set("LD_LIBRARY_PATH", libraries.display().to_string());
     home.set("DIVVY_TEST_LISTING", listing);
     home.set("DIVVY_SIM_STATE", state);
-    home.set("DIVVY_SIM", gpus);
     home.set("DIVVY_TEST_GPUS", gpus);
+    // The first process of a machine makes its GPUs.
+    driver::modes(&home);
     home
 }
 
@@ -208,7 +209,8 @@ fn a_queue_larger_than_the_machine_refuses_a_strict_start_alone() {
         let refused = home.divvy(&strict).exits(code).stderr;
         assert!(refused.contains(error), "{words:?}: {refused}");
         home.start(&words);
-        let node = home.call(home.client().node()).unwrap();
+        let client = home.connect();
+        let node = home.call(client.node()).unwrap();
         assert_eq!(
             node.start_warnings.len(),
             1,

@@ -88,9 +88,8 @@ pub fn modes(home: &Home) -> Vec<bool> {
 
 /// The state of the machine: that of `--sim`, or the one of a machine that a test made.
 fn state(home: &Home) -> std::path::PathBuf {
-    let made = home.path().join("sim-state");
-    match made.exists() {
-        true => made,
+    match home.path().join("driver").is_dir() {
+        true => home.path().join("sim-state"),
         false => home.path().join("sim/state"),
     }
 }
