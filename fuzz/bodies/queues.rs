@@ -76,6 +76,9 @@ pub fn run(data: &[u8]) {
                 let sorted: BTreeSet<u32> = indices.iter().copied().collect();
                 assert_eq!(sorted.len(), indices.len(), "{words:?}");
             }
+            Ok(gpus @ GpuSelection::Uuids(_)) => {
+                assert_eq!(parse_gpus(&[gpus.to_string()]), Ok(gpus), "{words:?}");
+            }
             Err(error) => assert!(!error.to_string().is_empty() && !error.hint().is_empty()),
         }
     }

@@ -166,6 +166,8 @@ impl Config {
 pub struct NodeConfig {
     pub hostname: String,
     pub driver_version: String,
+    /// What the start found missing, or different from the one before.
+    pub start_warnings: Vec<String>,
     /// The simulated GPUs, if the node has no real ones.
     pub simulated: Option<Simulated>,
 }

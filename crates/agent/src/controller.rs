@@ -29,6 +29,7 @@ mod disk_full;
 mod dispatch;
 mod effects;
 mod io;
+pub mod known_gpus;
 pub mod lifecycle;
 pub mod mailbox;
 mod mig;
@@ -66,6 +67,7 @@ use crate::checkpoint::CheckpointOps;
 use crate::compute::ComputeScheduler;
 use crate::config::Config;
 use crate::container::gc::ContainerGc;
+use crate::controller::known_gpus::StartDifferences;
 use crate::controller::mailbox::{Inbox, Message};
 use crate::gpu::mig::Workers;
 use crate::gpu::{Device, Observer};
@@ -110,6 +112,7 @@ pub struct ControllerParts {
     pub watch: Option<Watch>,
     pub events: broadcast::Sender<Arc<JobEvent>>,
     pub devices: Vec<Device>,
+    pub start: StartDifferences,
     pub observer: Arc<Observer>,
     pub compute_scheduler: ComputeScheduler,
     pub workers: Workers,
@@ -134,6 +137,7 @@ impl Controller {
             watch,
             events,
             devices,
+            start,
             observer,
             compute_scheduler,
             workers,
@@ -165,6 +169,8 @@ impl Controller {
             mig: MigManager::new(store.migs()?),
             gpus: GpuState {
                 devices,
+                start,
+                recorded: BTreeMap::new(),
                 lost: BTreeSet::new(),
                 unobserved: None,
                 observation_error: None,

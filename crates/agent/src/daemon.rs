@@ -29,7 +29,7 @@ use std::time::Duration;
 use divvy_api::daemon::{Configured, DeviceNodes, ListenOptions};
 use divvy_api::home::{Home, HomeError, LockFile, machine};
 use divvy_api::v1::{Error, ErrorCode, JournalFile};
-use divvy_core::{GpuSelection, GpuUuid, JobId, Mode};
+use divvy_core::{Gpu, GpuUuid, JobId, Mode};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, oneshot};
@@ -40,12 +40,13 @@ use crate::compute::ComputeScheduler;
 use crate::config::simulated_gpus;
 use crate::config::{Config, Confinement, NodeConfig, Settings, Simulated};
 use crate::container::{engine, gc};
+use crate::controller::known_gpus::{self, KnownGpus};
 use crate::controller::mailbox::{Mailbox, Message, mailbox};
 use crate::controller::reload::{self, Reloader};
 use crate::controller::{Controller, ControllerParts};
 use crate::daemon::bootstrap::NodeInventory;
 use crate::gpu::mig::Workers;
-use crate::gpu::{Device, Observation, ObservedGpu};
+use crate::gpu::{Device, ObservedGpu};
 use crate::history::History;
 use crate::host::cgroup;
 use crate::host::error::{error_chain, internal};
@@ -161,11 +162,43 @@ fn serve(
         simulated_gpus::share(&home)
             .map_err(|error| internal("cannot share the simulated GPUs", &error))?;
     }
-    let managed = select(&options.gpus, &node.observation)?;
-    let devices = devices(&node, &store, &managed)?;
-    let count = u32::try_from(managed.len()).unwrap_or(u32::MAX);
+    let sim = (node.simulated.as_ref()).map(|simulated| simulated.models.as_str());
+    let known = KnownGpus::compare(&store, &node.observation, &options.gpus, sim)
+        .map_err(|error| from_store(&error))?;
+    // Without any GPU to serve, now or later, the list is a mistake.
+    if options.strict_start || !known.serves_any() {
+        let there = node.observation.gpus.iter();
+        (options.gpus.check(there.map(|gpu| (gpu.index, &gpu.uuid))))
+            .map_err(|error| Error::new(ErrorCode::Usage, error.to_string()).hint(error.hint()))?;
+    }
+    let devices = devices(&node, &store, &known)?;
+    let count = reload::served(&devices);
     let settings = Settings::of(options, count)?;
-    reload::check_queues(&configured, &settings.schedule.queues, &devices)?;
+    let ever: Vec<Gpu> = devices.iter().map(Device::unoccupied).collect();
+    // A strict start counts on what is here, and on MIG mode that this daemon turns on again.
+    let returns = |gpu: &Gpu| {
+        let mut here = devices.iter().filter(|device| !device.is_lost);
+        let wants_mig =
+            |device: &Device| device.mode.requested.map(|to| to.mode) == Some(Mode::Mig);
+        here.any(|device| device.gpu.uuid == gpu.uuid && wants_mig(device))
+    };
+    let mut before = known.start.before.clone();
+    before.retain(|gpu| !options.strict_start || returns(gpu));
+    let queues = &settings.schedule.queues;
+    let misfits = reload::misfits(&configured, queues, &[&ever, &before]);
+    if let Some((_, error)) = misfits.first().filter(|_| options.strict_start) {
+        return Err(error.clone());
+    }
+    let mut start = match known.save(&store, &devices) {
+        Err(error) if error.is_full() => return Err(reexec(&error)),
+        saved => saved.map_err(|error| from_store(&error))?,
+    };
+    let misfits = misfits.into_iter().map(|(_, error)| error.message);
+    start.warnings.extend(misfits);
+    let start_warnings = known_gpus::told(start.warnings.clone());
+    for warning in &start_warnings {
+        tracing::warn!("{warning}");
+    }
     let observer = Arc::new(node.observer());
     let membership = Membership {
         home: home.state().to_owned(),
@@ -195,6 +228,7 @@ fn serve(
             hostname: machine::host(),
             driver_version,
             simulated,
+            start_warnings,
         },
         programs,
         schedule: settings.schedule,
@@ -251,6 +285,7 @@ fn serve(
         watch,
         events: events.clone(),
         devices,
+        start,
         observer: Arc::clone(&observer),
         compute_scheduler: keeper,
         workers,
@@ -282,7 +317,7 @@ fn serve(
     };
     sweep_containers(&controller, &home)?;
     tracing::info!(
-        gpus = managed.len(),
+        gpus = count,
         queued = resumed.queued,
         adopted = resumed.adopted,
         settled = resumed.finalized,
@@ -536,16 +571,9 @@ fn journal_failed(
     }
 }
 
-/// Indices of the GPUs to serve.
-fn select(selection: &GpuSelection, observation: &Observation) -> Result<Vec<u32>, Error> {
-    let there: Vec<u32> = observation.gpus.iter().map(|gpu| gpu.index).collect();
-    selection
-        .resolve(&there)
-        .map_err(|error| Error::new(ErrorCode::Usage, error.to_string()).hint(error.hint()))
-}
-
-/// The GPUs to serve, and those that jobs of an earlier daemon still hold: seen, shown, never given out.
-fn devices(node: &NodeInventory, store: &Store, managed: &[u32]) -> Result<Vec<Device>, Error> {
+/// The GPUs to serve, missing ones too, and those that jobs of an earlier daemon still hold: seen, shown, never given
+/// out.
+fn devices(node: &NodeInventory, store: &Store, known: &KnownGpus) -> Result<Vec<Device>, Error> {
     let living = store.living().map_err(|error| from_store(&error))?;
     let held = |uuid: &GpuUuid| {
         living
@@ -558,12 +586,13 @@ fn devices(node: &NodeInventory, store: &Store, managed: &[u32]) -> Result<Vec<D
         let wanted = wanted.get(&gpu.uuid).map(|wanted| wanted.mode);
         effective_mode(wanted, gpu.mig.as_ref().map(|mig| mig.mode))
     };
-    let mut devices = node.devices(store, |gpu| match managed.contains(&gpu.index) {
+    let mut devices = node.devices(store, |gpu| match known.serves(&gpu.uuid) {
         true => Some(mode(gpu)),
         false => held(&gpu.uuid).then_some(Mode::Unmanaged),
     })?;
+    devices.extend(known.missing());
     for device in &mut devices {
-        device.is_managed = managed.contains(&device.gpu.index);
+        device.is_managed = known.serves(&device.gpu.uuid);
         device.mode.requested = wanted.get(&device.gpu.uuid).copied();
     }
     Ok(devices)

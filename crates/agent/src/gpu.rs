@@ -217,6 +217,53 @@ impl Device {
         }
     }
 
+    /// A GPU that the driver does not list, as it was when it was last listed.
+    pub fn missing(last: &Gpu, bus: &str) -> Self {
+        let gpu = Gpu {
+            mode: Mode::Unmanaged,
+            away: true,
+            ..last.clone()
+        };
+        let overhead = match last.context {
+            Bytes::ZERO => overhead::ASSUMED,
+            measured => measured,
+        };
+        Self {
+            gpu,
+            bus: bus.to_owned(),
+            used: Bytes::ZERO,
+            utilization_percent: None,
+            temperature_celsius: None,
+            overhead,
+            unmanaged: Vec::new(),
+            outside: Vec::new(),
+            ledger_error: LedgerError::default(),
+            asleep: false,
+            reports_process_memory: true,
+            is_lost: true,
+            is_managed: true,
+            mode: DeviceMode {
+                assigned: last.mode,
+                requested: None,
+                mig: None,
+                mig_capabilities: None,
+                is_switching: false,
+            },
+        }
+    }
+
+    /// What the journal keeps of it: what it is, with nothing on it.
+    pub fn record(&self) -> Gpu {
+        Gpu {
+            mode: self.mode.assigned,
+            away: false,
+            unmanaged: Bytes::ZERO,
+            unlisted: Bytes::ZERO,
+            elsewhere: Vec::new(),
+            ..self.unoccupied()
+        }
+    }
+
     /// What it can be cut into, while it is in MIG mode.
     pub fn profile_table(&self) -> Option<Arc<ProfileTable>> {
         self.mode.mig_capabilities.as_ref()?.table.clone().ok()

@@ -13,6 +13,7 @@ mod bypasses;
 mod copy;
 mod denials;
 mod events;
+mod gpus;
 mod jobs;
 mod listed;
 mod migs;
@@ -79,6 +80,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0018_event_kinds.sql"),
     include_str!("../migrations/0019_usage_total.sql"),
     include_str!("../migrations/0020_event_pots.sql"),
+    include_str!("../migrations/0021_gpus.sql"),
 ];
 
 /// The setting with the version of the divvy that opened the journal last.
@@ -122,6 +124,14 @@ pub enum StoreError {
     },
     #[error("the database has an invalid entry for job {job}: {what}")]
     Corrupt { job: JobId, what: String },
+}
+
+impl StoreError {
+    /// Whether a row contradicts the schema; the journal itself is well.
+    pub fn is_constraint(&self) -> bool {
+        matches!(self, Self::Sql { source, .. }
+            if source.sqlite_error_code() == Some(ErrorCode::ConstraintViolation))
+    }
 }
 
 /// The writer's connection.

@@ -14,6 +14,7 @@ pub mod gpu_mode;
 pub mod idle;
 pub mod job;
 pub mod job_filter;
+pub mod known_gpu;
 pub mod mig_instance;
 pub mod oom;
 pub mod policy;

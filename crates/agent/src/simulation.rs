@@ -71,6 +71,8 @@ pub struct World {
     /// Engines that hold slices.
     engines: slices::Engines,
     gpus: Vec<Health>,
+    /// The order in which the driver lists them.
+    order: Vec<usize>,
     /// Those that have answered this daemon.
     known: BTreeSet<usize>,
     /// Their MIG sides.
@@ -324,7 +326,9 @@ fn whatever_fails_and_dies_no_job_is_lost_runs_twice_or_keeps_what_it_held() {
 }
 
 /// What happens in some of the runs that the tests try.
-const MET: [&str; 14] = [
+const MET: [&str; 16] = [
+    " was GPU ",
+    " is back",
     "holds all that the limit allows",
     "the disk is full",
     " of lee starts in 1 devices",

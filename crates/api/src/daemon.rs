@@ -63,6 +63,8 @@ pub struct DaemonOptions {
     /// `all`, or a list such as `0,2`.
     #[serde(with = "text::gpus")]
     pub gpus: GpuSelection,
+    /// Refuse to start without each of these GPUs, or with a queue whose jobs no GPU here can serve.
+    pub strict_start: bool,
     /// In the order in which the daemon serves them. The daemon appends the queue `default` if it is absent.
     #[serde(with = "text::queues")]
     pub queues: Vec<QueueSpec>,
@@ -117,6 +119,7 @@ impl Default for DaemonOptions {
     fn default() -> Self {
         Self {
             gpus: GpuSelection::All,
+            strict_start: false,
             queues: Vec::new(),
             order: Order::default(),
             backfill: false,

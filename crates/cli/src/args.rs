@@ -692,9 +692,16 @@ pub struct Daemon {
     pub dynamic_gpus: bool,
     /// GPUs to serve: 0-2 [default: all]
     ///
-    /// GPUs to serve: 0-2, or 0,1, or all [default: all]
+    /// GPUs to serve: 0-2, or 0,1, or UUIDs, or all [default: all]. The daemon remembers their UUIDs: at a later start with
+    /// the same list it serves the same GPUs, whatever their indices are then
     #[arg(long, value_name = "LIST", num_args = 1..)]
     pub gpus: Vec<String>,
+    /// Refuse to start if GPUs are missing
+    ///
+    /// Refuse to start if a GPU of --gpus is missing, or if no GPU here can serve a queue's jobs. Without it the daemon
+    /// serves the GPUs that are here, and names what is missing
+    #[arg(long, hide_short_help = true)]
+    pub strict_start: bool,
     /// NAME or NAME=AMOUNT, in the order to serve them
     ///
     /// Queues, in the order to serve them: NAME, or with --dynamic-gpus NAME=0.25 (steps of 0.125), NAME=2, NAME=1-4 or

@@ -185,6 +185,10 @@ pub fn gpus_on(text: Option<&str>) -> Result<Vec<u32>> {
     match parse_gpus(&[text]) {
         Ok(GpuSelection::All) => Ok(Vec::new()),
         Ok(GpuSelection::Indices(indices)) => Ok(indices),
+        Ok(GpuSelection::Uuids(_)) => Err(usage(
+            format!("--gpus-on {text}: a job names GPUs by index"),
+            "divvy gpus lists indices; the daemon keeps to the GPU when its index changes",
+        )),
         // The daemon's flag of the same form is the one that the error names.
         Err(error) => Err(usage(
             error.to_string().replace("--gpus", "--gpus-on"),

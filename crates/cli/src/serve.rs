@@ -65,6 +65,7 @@ fn flags(args: &args::Daemon) -> Result<DaemonOptions> {
     let (limits, retention) = (defaults.limits, defaults.retention);
     Ok(DaemonOptions {
         gpus,
+        strict_start: args.strict_start,
         queues,
         order: match args.order_fairness {
             true => Order::Fairness,

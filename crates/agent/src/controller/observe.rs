@@ -19,7 +19,7 @@ use crate::controller::lifecycle::{cancel, notifications, resize};
 use crate::controller::mig::mode;
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::{GpuState, Jobs, State};
-use crate::controller::{active_set, claims};
+use crate::controller::{active_set, claims, known_gpus};
 use crate::gpu::FaultyGpu;
 use crate::gpu::sample::{NodeSample, SliceReading};
 use crate::gpu::slice::Tampering;
@@ -58,6 +58,7 @@ pub fn apply_sample(
     for seen in &sample.gpus {
         mode::assign(&mut state.gpus, fx, io, &seen.observed.uuid)?;
     }
+    known_gpus::record_profiles(&mut state.gpus, io)?;
     history::record(state, io);
     // A claim that is being released waits for a sample.
     active_set::for_each_active(&mut state.jobs, io, |id, active| {

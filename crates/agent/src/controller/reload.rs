@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use divvy_api::daemon::{Configured, Source};
 use divvy_api::v1::{ConfigReload, Error, ErrorCode};
-use divvy_core::{QueueSpec, can_ever_fit};
+use divvy_core::{Gpu, QueueSpec, can_ever_fit};
 
 use crate::auth::Rules;
 use crate::config::Settings;
@@ -15,6 +15,7 @@ use crate::controller::disk_full;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::mailbox::{Mailbox, Message};
+use crate::controller::mig::capacity;
 use crate::controller::request::Reply;
 use crate::controller::state::{Jobs, State};
 use crate::gpu::Device;
@@ -126,17 +127,22 @@ fn check(state: &State, io: &Io, read: Reread) -> Result<Result<Plan, Error>, St
         has_front_end && key.name == "queues"
     });
     let devices = &state.gpus.devices;
-    let managed = devices.iter().filter(|device| device.is_managed).count();
-    let settings = Settings::of(
-        &configured.options,
-        u32::try_from(managed).unwrap_or(u32::MAX),
-    );
+    let settings = Settings::of(&configured.options, served(devices));
     let settings = match settings {
         Ok(settings) => settings,
         Err(error) => return Ok(Err(configured.blame(&["idle".to_owned()], error))),
     };
     let queues = &settings.schedule.queues;
-    let fit = check_queues(&configured, queues, devices)
+    let ever = capacity::gpus_ever(&state.mig, &state.gpus);
+    // A queue that the start let pass is no reason to refuse another change.
+    let before = &io.config.schedule.queues;
+    let misfits = misfits(&configured, queues, &[&ever, &state.gpus.start.before]);
+    let mut misfits = misfits
+        .into_iter()
+        .filter(|(queue, _)| !before.contains(queue));
+    let fit = misfits
+        .next()
+        .map_or(Ok(()), |(_, error)| Err(error))
         .and_then(|()| check_jobs(&configured, queues, &state.jobs, &io.config.schedule.queues));
     if let Err(error) = fit {
         return Ok(Err(error));
@@ -210,29 +216,44 @@ fn or_nothing(keys: &str) -> &str {
     }
 }
 
-/// Refuses a queue of jobs that can never start, since it would block all later queues for ever.
-///
-/// # Errors
-/// [`ErrorCode::NeverFits`] with the queue's place in the file.
-pub fn check_queues(
+/// How many GPUs the daemon serves now: those of a queue without an amount.
+pub fn served(devices: &[Device]) -> u32 {
+    let served = devices
+        .iter()
+        .filter(|device| device.is_managed && !device.is_lost);
+    u32::try_from(served.count()).unwrap_or(u32::MAX)
+}
+
+/// Queues of jobs that none of these sets of GPUs can ever serve, each with a refusal that has the queue's place in the
+/// file ([`ErrorCode::NeverFits`]).
+pub fn misfits(
     configured: &Configured,
     queues: &[QueueSpec],
-    devices: &[Device],
-) -> Result<(), Error> {
-    let gpus: Vec<_> = devices.iter().map(Device::unoccupied).collect();
-    for (index, QueueSpec { name, amount }) in queues.iter().enumerate() {
+    sets: &[&[Gpu]],
+) -> Vec<(QueueSpec, Error)> {
+    let mut misfits = Vec::new();
+    for (index, queue) in queues.iter().enumerate() {
+        let QueueSpec { name, amount } = queue;
         let Some(amount) = amount else { continue };
-        can_ever_fit(&gpus, &(*amount).into()).map_err(|never| {
-            let hint = never.hint();
-            let why = format!(
-                "queue {name}={amount} cannot start any job: {}",
-                never.message
-            );
-            let path = ["queues".to_owned(), index.to_string()];
-            configured.blame(&path, Error::new(ErrorCode::NeverFits, why).hint(hint))
-        })?;
+        let mut answers = sets
+            .iter()
+            .map(|gpus| can_ever_fit(gpus, &(*amount).into()));
+        let Some(Err(never)) = answers.next() else {
+            continue;
+        };
+        if answers.any(|fits| fits.is_ok()) {
+            continue;
+        }
+        let hint = never.hint();
+        let why = format!(
+            "queue {name}={amount} cannot start any job: {}",
+            never.message
+        );
+        let path = ["queues".to_owned(), index.to_string()];
+        let error = Error::new(ErrorCode::NeverFits, why).hint(hint);
+        misfits.push((queue.clone(), configured.blame(&path, error)));
     }
-    Ok(())
+    misfits
 }
 
 /// Refuses to remove a queue that has jobs.

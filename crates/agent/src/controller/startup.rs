@@ -9,6 +9,7 @@ use crate::controller::admission::dependencies;
 use crate::controller::claims::{entries, files};
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
+use crate::controller::known_gpus::told;
 use crate::controller::lifecycle::{cancel, container, job_sync, resize, start};
 use crate::controller::mig::{claim, mode};
 use crate::controller::observe::{reconcile, unjournaled};
@@ -59,6 +60,10 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
         if is_unknown { Some(0) } else { run }
     });
     io.store.begin()?;
+    let changes = std::mem::take(&mut state.gpus.start.changes);
+    if !changes.is_empty() {
+        fx.record_event(io, None, "gpus_changed", &told(changes).join("; "))?;
+    }
     let mut outcomes = DependencyOutcomes::default();
     for id in &before {
         let Some(active) = state.jobs.active.get_mut(id) else {

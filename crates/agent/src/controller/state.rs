@@ -24,6 +24,7 @@ use divvy_api::front_end::WorkerHold;
 use divvy_core::reconcile::{BootNanos, BypassKind, Watchlist};
 use divvy_core::{GpuUuid, JobId, Project, Wait};
 
+use crate::controller::known_gpus::StartDifferences;
 use crate::controller::query::estimate::EstimateInput;
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::active_set::ActiveSet;
@@ -36,6 +37,7 @@ use crate::controller::state::text_budget::TextBudget;
 use crate::controller::state::unjournaled::Unknowns;
 use crate::controller::state::usage::UsageClock;
 use crate::gpu::Device;
+use crate::gpu::mig::discover::MigCapabilities;
 use crate::host::clock::Instant;
 use crate::host::process::Process;
 #[cfg(test)]
@@ -84,6 +86,10 @@ pub struct GpuState {
     pub devices: Vec<Device>,
     /// Parts of them that workers of other daemons use, as the front end knows.
     pub worker_holds: Vec<WorkerHold>,
+    /// What the start found different from the one before.
+    pub start: StartDifferences,
+    /// The MIG profiles that the journal has of GPUs in MIG mode.
+    pub recorded: BTreeMap<GpuUuid, Arc<MigCapabilities>>,
     /// Held GPUs that were lost at the last observation.
     pub lost: BTreeSet<GpuUuid>,
     /// Held GPUs without a list of their processes in the last observation. `None` before the first one.

@@ -17,7 +17,7 @@ use crate::host::child_timeout::{failure_message, wait_with_timeout};
 use crate::host::error::error_chain;
 
 /// Taken where it cannot be measured: more than a data-centre GPU is believed to take (300 to 500 MB; docs/hardware.md).
-const ASSUMED: Bytes = Bytes::mib(600);
+pub const ASSUMED: Bytes = Bytes::mib(600);
 
 /// What a context costs on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

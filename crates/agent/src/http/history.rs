@@ -53,7 +53,11 @@ pub async fn history(
     let subject = subject(&api, &caller, of).await?;
     let history = api.history.clone();
     let since = since.map(Timestamp::as_second);
-    let asked = subject.clone();
+    // An index is a number for people, and may be another GPU's after a boot.
+    let asked = match subject.strip_prefix("gpu:") {
+        Some(index) => gpu(&api, index).await?.1,
+        None => subject.clone(),
+    };
     let read = move || history.read(&asked, since, step, until.as_second());
     let Window {
         step,
@@ -81,22 +85,22 @@ fn step(text: &str) -> Result<u32, Error> {
     })
 }
 
-/// The subject in the form that the history knows.
+/// The subject of a GPU that this index or UUID names, for people and as the history knows it.
+async fn gpu(api: &Api, name: &str) -> Result<(String, String), ApiError> {
+    let wanted = name.to_owned();
+    let read = (api.mailbox).query(move |queries| Ok(queries.gpu_identity(&wanted)));
+    let missing =
+        || Error::new(ErrorCode::NotFound, format!("there is no GPU {name}")).hint("divvy gpus");
+    let (index, uuid) = read.await?.ok_or_else(missing)?;
+    Ok((format!("gpu:{index}"), format!("gpu:{uuid}")))
+}
+
+/// The subject in the form that people know.
 async fn subject(api: &Api, caller: &Caller, of: &str) -> Result<String, ApiError> {
-    let missing = |what: String| Error::new(ErrorCode::NotFound, what);
     let (kind, name) = of.split_once(':').unwrap_or((of, ""));
     match (kind, name) {
         ("node", "") if !of.contains(':') => {}
-        ("gpu", _) => {
-            let wanted = name.to_owned();
-            let read = api
-                .mailbox
-                .query(move |queries| Ok(queries.gpu_index(&wanted)));
-            let index = read.await?;
-            let index = index
-                .ok_or_else(|| missing(format!("there is no GPU {name}")).hint("divvy gpus"))?;
-            return Ok(format!("gpu:{index}"));
-        }
+        ("gpu", _) => return Ok(gpu(api, name).await?.0),
         ("job" | "slice", _) => {
             let (job, slice) = match kind {
                 "slice" => name.split_once('/').ok_or_else(|| not_a_subject(of))?,

@@ -21,8 +21,10 @@ impl Store {
         let insert = || -> rusqlite::Result<i64> {
             let mut insert = self.db.prepare_cached(
                 "INSERT INTO job (key, name, user, project, queue, amount, compute, gpus_on, runner, command, cwd, env, \
-                 state, submitted_at, isolation, exact, container, terms, secrets, uid, gid, texts, course) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 'queued', ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)",
+                 state, submitted_at, isolation, exact, container, terms, secrets, uid, gid, texts, course, gpus_on_uuid) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 'queued', ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, \
+                 (SELECT CASE WHEN count(*) > 0 AND count(*) = json_array_length(?8) THEN json_group_array(uuid) END \
+                 FROM gpu WHERE number IN (SELECT value FROM json_each(?8))))",
             )?;
             let ask = &new.spec;
             insert.insert(params![

@@ -155,7 +155,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<ManagedInstance> {
     })
 }
 
-fn parsed<T>(row: &Row<'_>, column: usize) -> rusqlite::Result<T>
+pub(super) fn parsed<T>(row: &Row<'_>, column: usize) -> rusqlite::Result<T>
 where
     T: std::str::FromStr<Err: Error + Send + Sync + 'static>,
 {

@@ -182,3 +182,37 @@ fn a_journal_that_is_killed_half_way_to_the_present_is_brought_there_the_next_ti
         assert_eq!(store.living().unwrap().len(), 2, "{killed_after}");
     }
 }
+
+#[test]
+fn a_journal_of_every_earlier_version_knows_its_gpus_by_their_uuids() {
+    for version in 1..=MIGRATIONS.len() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.db");
+        of_version(&path, version);
+        let store = Store::open(&path).unwrap();
+        let [gpu] = &store.known_gpus().unwrap()[..] else {
+            panic!("{version}: one GPU has allocations")
+        };
+        assert_eq!((gpu.number, &gpu.record), (0, &None), "{version}");
+        let moved = crate::model::known_gpu::KnownGpu {
+            number: 3,
+            ..gpu.clone()
+        };
+        store.save_known_gpus(&[moved]).unwrap();
+        let job = |id| store.job(JobId(id)).unwrap().unwrap();
+        let grant = |job: &crate::model::job::Job| {
+            let grant = &job.allocations[0].grant;
+            (grant.index, grant.label.clone())
+        };
+        let runs = job(2);
+        assert_eq!(
+            runs.spec.request.on,
+            [3],
+            "{version}: asked for GPU 0 of then"
+        );
+        assert_eq!(grant(&runs), (3, "gpu3.5a".to_owned()), "{version}");
+        assert_eq!(runs.state.grants()[0].label, "gpu3.5a", "{version}");
+        // What has ended is told by its label of then, and found by the GPU's number of now.
+        assert_eq!(grant(&job(1)), (3, "gpu0.25a".to_owned()), "{version}");
+    }
+}

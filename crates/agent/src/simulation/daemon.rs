@@ -14,7 +14,9 @@ use std::time::Duration;
 use divvy_api::daemon::{Configured, ProjectRules};
 use divvy_api::home::Home;
 use divvy_core::reconcile::BypassPolicy;
-use divvy_core::{Bytes, JobId, Order, Preemption, QueueName, QueueSpec};
+use divvy_core::{
+    Bytes, GpuSelection, GpuUuid, Grant, JobId, JobState, Order, Preemption, QueueName, QueueSpec,
+};
 use tokio::sync::broadcast;
 
 use super::gpus::{CONTEXT, SimulatedDriver};
@@ -30,6 +32,7 @@ use crate::config::{
     ScheduleConfig, Simulated,
 };
 use crate::container::gc::ContainerGc;
+use crate::controller::known_gpus::KnownGpus;
 use crate::controller::mailbox::Message;
 use crate::controller::{Controller, ControllerParts};
 use crate::gpu::mig::worker::Worker;
@@ -45,6 +48,7 @@ use crate::journal::{Store, StoreError};
 use crate::model::event::JobEvent;
 use crate::model::gpu_mode::effective_mode;
 use crate::model::job::{Credentials, Job};
+use crate::model::known_gpu::KnownGpu;
 use crate::model::mig_instance::{ManagedInstance, MigSlot};
 
 thread_local! {
@@ -159,19 +163,50 @@ pub fn call<T>(work: impl FnOnce() -> Result<T, StoreError>) -> Call<T> {
     }
 }
 
-/// What of a job the journal has: what must be the same after a restart.
+/// What of a job the journal has: what must be the same after a restart. GPUs are their UUIDs: the indices of a restart
+/// are others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JournaledJob(Job);
+pub struct JournaledJob(Job, BTreeSet<GpuUuid>);
 
 impl JournaledJob {
-    fn of(mut job: Job) -> Self {
+    fn of(mut job: Job, gpus: &[KnownGpu]) -> Self {
         // Statistics are written at release and at discovery: changes in between may be lost.
         for holding in &mut job.allocations {
             holding.stats = Default::default();
+            without_number(&mut holding.grant);
+        }
+        if let JobState::Starting { grants }
+        | JobState::Running { grants, .. }
+        | JobState::Bound { grants }
+        | JobState::Stopping { grants, .. } = &mut job.state
+        {
+            grants.iter_mut().for_each(without_number);
         }
         job.bypasses.clear();
-        Self(job)
+        let on = std::mem::take(&mut Arc::make_mut(&mut job.spec).request.on);
+        let asked = gpus.iter().filter(|gpu| on.contains(&gpu.number));
+        let asked = asked.map(|gpu| gpu.uuid.clone()).collect();
+        Self(job, asked)
     }
+
+    /// A GPU that it holds and did not ask for, in words.
+    pub fn other_gpu(&self) -> Option<String> {
+        let Self(job, asked) = self;
+        let mut held = job.state.grants().iter().map(|grant| &grant.gpu);
+        let other = held.find(|gpu| !asked.is_empty() && !asked.contains(gpu))?;
+        Some(format!(
+            "job {} asked for {asked:?}, and holds {other}",
+            job.id
+        ))
+    }
+}
+
+/// The grant with the part of its label that is the same under every index.
+fn without_number(grant: &mut Grant) {
+    let number = format!("gpu{}", grant.index);
+    let label = grant.label.strip_prefix(&number);
+    grant.label = label.unwrap_or("a label of another GPU").to_owned();
+    grant.index = 0;
 }
 
 /// What of one the other does not say, line by line.
@@ -250,6 +285,7 @@ fn config(home: &Home, manner: DaemonOptions) -> Config {
         node: NodeConfig {
             hostname: "simulated".to_owned(),
             driver_version: "simulated".to_owned(),
+            start_warnings: Vec::new(),
             simulated: Some(Simulated {
                 models: "a100-80gb:3".to_owned(),
                 lib: home.state().join("lib"),
@@ -313,6 +349,7 @@ impl Daemon {
             return Ok(None);
         }
         let wishes = store.modes()?;
+        let known = KnownGpus::compare(&store, &observation, &GpuSelection::All, None)?;
         let devices = observation.gpus.iter();
         let devices = devices
             .map(|gpu| {
@@ -324,7 +361,10 @@ impl Daemon {
                 device.is_managed = true;
                 device
             })
-            .collect();
+            .chain(known.missing())
+            .collect::<Vec<_>>();
+        let start = known.save(&store, &devices)?;
+        with(|world| world.trace(|| start.changes.join("; ")));
         let preload = with(|world| world.preload.clone()).expect("a simulation");
         let marks = KnownFiles {
             limiters: vec![KnownFile::of(&preload)],
@@ -349,6 +389,7 @@ impl Daemon {
             watch: None,
             events,
             devices,
+            start,
             observer: Arc::clone(&observer),
             compute_scheduler: ComputeScheduler::new(NoTurns),
             workers: Workers::new(|command| dispatch(&command)),
@@ -394,7 +435,8 @@ impl Daemon {
 
     /// What it remembers.
     pub fn kept(&self) -> BTreeMap<JobId, JournaledJob> {
-        kept(self.cycle.known_jobs().cloned().collect())
+        let gpus = self.cycle.journal().known_gpus().unwrap_or_default();
+        kept(self.cycle.known_jobs().cloned().collect(), &gpus)
     }
 
     /// No MIG instance is its.
@@ -404,7 +446,8 @@ impl Daemon {
 
     /// What its journal says.
     pub fn journaled(&self) -> Result<BTreeMap<JobId, JournaledJob>, StoreError> {
-        Ok(kept(self.cycle.journal().living()?))
+        let journal = self.cycle.journal();
+        Ok(kept(journal.living()?, &journal.known_gpus()?))
     }
 }
 
@@ -415,12 +458,15 @@ pub fn migs(home: &Home) -> Result<BTreeMap<MigSlot, ManagedInstance>, StoreErro
 
 /// What the journal of a daemon that is dead says.
 pub fn read(home: &Home) -> Result<BTreeMap<JobId, JournaledJob>, StoreError> {
-    Ok(kept(Store::open(&home.database())?.living()?))
+    let journal = Store::open(&home.database())?;
+    Ok(kept(journal.living()?, &journal.known_gpus()?))
 }
 
-fn kept(jobs: Vec<Job>) -> BTreeMap<JobId, JournaledJob> {
+fn kept(jobs: Vec<Job>, gpus: &[KnownGpu]) -> BTreeMap<JobId, JournaledJob> {
     let living = jobs.into_iter().filter(|job| job.state.outcome().is_none());
-    living.map(|job| (job.id, JournaledJob::of(job))).collect()
+    living
+        .map(|job| (job.id, JournaledJob::of(job, gpus)))
+        .collect()
 }
 
 /// The daemon as a process, for its supervisors to be the children of.

@@ -94,8 +94,12 @@ fn observe_all() -> Result<Observation, SourceError> {
             }));
         }
         let mut observation = Observation::default();
-        for (gpu, health) in world.gpus.clone().into_iter().enumerate() {
-            let index = u32::try_from(gpu).unwrap_or(u32::MAX);
+        let there = world.order.clone().into_iter();
+        let there = there.map(|gpu| (gpu, world.gpus[gpu]));
+        let there: Vec<_> = there
+            .filter(|(_, health)| *health != Health::Absent)
+            .collect();
+        for (index, (gpu, health)) in (0..).zip(there) {
             match health {
                 Health::Well => {
                     world.known.insert(gpu);
@@ -130,7 +134,7 @@ impl World {
             uuid: uuid(gpu),
             index,
             model: "simulated".to_owned(),
-            bus: format!("00000000:{:02X}:00.0", index + 1),
+            bus: format!("00000000:{:02X}:00.0", gpu + 1),
             total: TOTAL,
             reserved: RESERVED,
             used: Bytes::new(holders.values().sum()),

@@ -135,6 +135,7 @@ impl Run {
             engine: Engine::default(),
             engines: super::slices::Engines::default(),
             gpus: vec![Health::Well; GPUS],
+            order: (0..GPUS).collect(),
             known: BTreeSet::new(),
             divided: (0..GPUS).map(|_| MigGpu::default()).collect(),
             meddled: BTreeSet::new(),
@@ -376,6 +377,12 @@ impl Run {
             What::ActOnArray => self.acts_on_array(&mut dice),
             What::Slice => self.slice(gpu, &mut dice),
             What::SliceEnds => self.slice_ends(&mut dice),
+            What::SubmitOn => {
+                let mut submit = workload::plain(Runner::Supervisor, &mut dice, &self.keys);
+                submit.gpus_on = vec![u32::try_from(gpu).unwrap_or(0)];
+                let (key, who) = self.next_key(&mut dice);
+                self.sends(key, who, submit);
+            }
             other => {
                 with(|world| world.suffers(other, gpu, &mut dice));
             }
@@ -406,6 +413,7 @@ impl Run {
                 self.slices_say_what_is_held()?;
                 self.held_jobs_wait()?;
                 self.has_again();
+                self.jobs_have_the_gpus_they_ask_for()?;
                 self.devices_bring_in_what_is_lent()?;
                 self.slices_end_with_their_ends()?;
                 self.answers()
@@ -450,6 +458,15 @@ impl Run {
                 Ok(())
             }
             Call::Bug(what) => Err(what),
+        }
+    }
+
+    /// A job that asked for a GPU by its index has that GPU and no other, whatever indices were since.
+    fn jobs_have_the_gpus_they_ask_for(&self) -> Result<(), String> {
+        let kept = self.daemon.as_ref().map(Daemon::kept).unwrap_or_default();
+        match kept.values().find_map(daemon::JournaledJob::other_gpu) {
+            Some(words) => Err(words),
+            None => Ok(()),
         }
     }
 
@@ -708,7 +725,7 @@ impl Run {
 
     fn divides(&mut self, gpu: usize, mode: GpuMode) {
         self.inbox.push(Message::GpuMode {
-            gpu: gpu.to_string(),
+            gpu: super::gpus::uuid(gpu).to_string(),
             change: GpuChange {
                 mode,
                 dry_run: false,
@@ -1038,6 +1055,10 @@ impl World {
                 self.pods_fail(gpu);
             }
             What::GpuWell => self.gpus[gpu] = Health::Well,
+            What::GpuOrder => {
+                let other = usize::try_from(dice.below(2)).unwrap_or(0);
+                self.order.swap(gpu, (gpu + 1 + other) % GPUS);
+            }
             What::DriverIll => self.driver_is_ill = true,
             What::DriverWell => self.driver_is_ill = false,
             What::Stranger => {

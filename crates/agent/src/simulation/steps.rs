@@ -109,6 +109,10 @@ whats! {
     Slice = "slice", 0;
     /// The process or control group of a slice comes or goes.
     SliceEnds = "slice-ends", 0;
+    /// The driver lists the GPUs in another order. In place of other steps of a run ([`orders`]).
+    GpuOrder = "gpu-order", 0;
+    /// A job that asks for a GPU by its index.
+    SubmitOn = "submit-on", 0;
 }
 
 impl fmt::Display for Step {
@@ -185,7 +189,31 @@ pub fn of(seed: u64, count: usize) -> Vec<Step> {
     }
     arrays(seed, &mut steps);
     slices(seed, &mut steps);
+    orders(seed, &mut steps);
     steps
+}
+
+/// Puts other orders of the GPUs, and what comes with them, in the place of other steps, in a third of the runs, as
+/// [`arrays`] does.
+fn orders(seed: u64, steps: &mut [Step]) {
+    let mut dice = Rng::new(seed.rotate_left(16) ^ 0x09_de45);
+    if !dice.once_in(3) {
+        return;
+    }
+    for step in steps.iter_mut().skip(DIVIDES.len()) {
+        if dice.once_in(6) {
+            let whats = [
+                What::GpuOrder,
+                What::SubmitOn,
+                What::SubmitOn,
+                What::GpuAbsent,
+                What::GpuWell,
+                What::Stop,
+                What::Round,
+            ];
+            step.what = dice.one(&whats).unwrap_or(What::GpuOrder);
+        }
+    }
 }
 
 /// Puts slices in the place of other steps, in a third of the runs, as [`arrays`] does.

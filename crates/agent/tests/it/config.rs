@@ -241,8 +241,8 @@ fn a_start_is_refused_with_the_place_and_large_files_too() {
     refused(daemon, "\nkeep = 1\n", "config.toml:2:1: unknown key", 2);
     refused(
         daemon,
-        "queues = [\"a=1\",\n\"b=2\"]\n",
-        "config.toml:2:1: queue b=2",
+        "strict-start = true\nqueues = [\"a=1\",\n\"b=2\"]\n",
+        "config.toml:3:1: queue b=2",
         5,
     );
     refused(daemon, "[roles]\nadmin = []\n", "config.toml:1:2: roles", 2);

@@ -6,6 +6,7 @@ mod actions;
 mod arrays;
 mod aside;
 mod board;
+mod boots;
 mod budgets;
 mod claims;
 mod config;

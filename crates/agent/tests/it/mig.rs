@@ -23,7 +23,7 @@ const THREE: u32 = 9;
 const FOUR: u32 = 5;
 
 /// Whether these tests may change a GPU: as on real ones, only root may.
-fn is_root() -> bool {
+pub fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     let root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
     if !root {

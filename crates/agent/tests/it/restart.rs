@@ -521,7 +521,11 @@ async fn what_does_not_fit_the_node_is_refused_at_the_start_and_leaves_no_daemon
     let home = Home::empty();
     for (args, code, words) in [
         (&["--gpus", "3"][..], 2, "GPU 3"),
-        (&["--dynamic-gpus", "--queue", "many=4"], 5, "many"),
+        (
+            &["--strict-start", "--dynamic-gpus", "--queue", "many=4"],
+            5,
+            "many",
+        ),
         (&["--dynamic-gpus", "--queue", "odd=0.3"], 2, "0.125"),
         (&["--sim", "no-such-gpu:1"], 2, "no-such-gpu"),
     ] {

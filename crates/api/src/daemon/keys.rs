@@ -101,6 +101,7 @@ macro_rules! file_only {
 /// Every key, in the order of the documentation.
 pub const KEYS: &[Key] = &[
     key!("gpus", ["gpus"], Restart, gpus),
+    key!("strict-start", ["strict-start"], Restart, strict_start),
     key!("queues", ["queue"], Reload, queues),
     key!("order", ["order-fairness"], Reload, order),
     key!("backfill", ["backfill"], Reload, backfill),
@@ -268,6 +269,7 @@ mod tests {
     pub fn full() -> DaemonOptions {
         DaemonOptions {
             gpus: GpuSelection::Indices(vec![0]),
+            strict_start: true,
             queues: vec!["half=0.5".parse().unwrap()],
             order: Order::Fairness,
             backfill: true,

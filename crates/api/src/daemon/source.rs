@@ -161,13 +161,8 @@ fn fill_clearml(
 ) {
     clearml.queues = queues.iter().map(|queue| queue.name.to_string()).collect();
     let words = flags.clearml.as_ref().and_then(|flags| flags.gpus.clone());
-    clearml.gpus = words.or_else(|| match gpus {
-        GpuSelection::All => None,
-        GpuSelection::Indices(indices) => {
-            let indices: Vec<String> = indices.iter().map(u32::to_string).collect();
-            Some(indices.join(","))
-        }
-    });
+    let named = Some(gpus).filter(|gpus| **gpus != GpuSelection::All);
+    clearml.gpus = words.or_else(|| named.map(GpuSelection::to_string));
 }
 
 impl Configured {

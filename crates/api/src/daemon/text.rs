@@ -108,13 +108,7 @@ pub(super) mod gpus {
     use super::Text;
 
     pub fn serialize<S: Serializer>(gpus: &GpuSelection, to: S) -> Result<S::Ok, S::Error> {
-        match gpus {
-            GpuSelection::All => to.serialize_str("all"),
-            GpuSelection::Indices(indices) => {
-                let indices: Vec<String> = indices.iter().map(u32::to_string).collect();
-                to.serialize_str(&indices.join(","))
-            }
-        }
+        to.collect_str(gpus)
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<GpuSelection, D::Error> {

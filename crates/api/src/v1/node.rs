@@ -35,6 +35,10 @@ pub struct Node {
     /// Whether only claims get GPUs, and no jobs of users below the role admin.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub claims_only: bool,
+    /// Differences that the daemon found when it started: GPUs that are missing, new or have another number since the start
+    /// before, and queues whose jobs no GPU can serve.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub start_warnings: Vec<String>,
     /// Front end that takes jobs from another scheduler. Absent if there is none.
     #[serde(default)]
     pub front_end: Option<FrontEnd>,

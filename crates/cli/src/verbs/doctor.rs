@@ -28,6 +28,7 @@ pub fn doctor(args: &args::Doctor, backend: Backend) -> Outcome {
     findings.extend(node.as_ref().map(|node| daemon(node, is_installed)));
     findings.extend(config(node.as_ref().and_then(|node| node.as_ref().ok())));
     findings.extend(node.iter().flatten().filter_map(journal));
+    findings.extend(node.iter().flatten().filter_map(start));
     findings.extend(
         (node.iter().flatten()).filter_map(|node| engines::finding(node, &engines::found())),
     );
@@ -174,6 +175,19 @@ fn journal(node: &Node) -> Option<Finding> {
     })
 }
 
+/// What the daemon found missing when it started, or different from the start before.
+fn start(node: &Node) -> Option<Finding> {
+    (!node.start_warnings.is_empty()).then(|| Finding {
+        check: "start".to_owned(),
+        status: FindingStatus::Warn,
+        found: node.start_warnings.join("; "),
+        means: "the daemon serves the other GPUs; jobs that need a missing one wait for it".to_owned(),
+        fix: "nvidia-smi -L lists the GPUs of this machine, and divvy gpus those of the daemon; it forgets a missing one \
+              after 30 days"
+            .to_owned(),
+    })
+}
+
 /// `#3 runs (pid 4242) and holds GPU 0`
 fn unknown_job(unknown: &UnknownJob) -> String {
     let list = |numbers: &[u32]| {
@@ -194,6 +208,20 @@ fn unknown_job(unknown: &UnknownJob) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_start_found_missing_is_a_warning_that_names_the_gpu() {
+        let text = r#"{"hostname":"h","version":"1","pid":7,"driver_version":"1","simulated":null,
+            "order":"strict","backfill":false,"home":"/h"}"#;
+        let mut node: Node = serde_json::from_str(text).unwrap();
+        assert!(start(&node).is_none());
+        node.start_warnings = vec!["GPU 2 (L4, GPU-1) is missing".to_owned()];
+        let found = start(&node).unwrap();
+        assert_eq!(
+            (found.status, found.found.as_str()),
+            (FindingStatus::Warn, "GPU 2 (L4, GPU-1) is missing")
+        );
+    }
 
     #[test]
     fn jobs_that_the_journal_lacked_are_a_warning_with_a_way_out() {

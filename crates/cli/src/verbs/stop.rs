@@ -10,7 +10,7 @@ use std::time::Duration;
 use divvy_api::client::Client;
 use divvy_api::home::{Holder, Home, LockFile};
 use divvy_api::v1::{Error, ErrorCode, FrontEnd, Job, JobState, Node};
-use divvy_core::{GpuSelection, parse_gpus};
+use divvy_core::{GpuSelection, GpuUuid, parse_gpus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -97,7 +97,7 @@ fn stop_unresponsive(home: &Home, meant: &Meant<'_>, error: Error) -> Outcome {
         Meant::Workers(_) => {
             Some("its worker is unknown while it does not respond; omit the worker to stop it")
         }
-        Meant::Gpus(_) => {
+        Meant::Gpus(_) | Meant::Uuids(_) => {
             Some("its GPUs are unknown while it does not respond; omit --gpus to stop it")
         }
     };
@@ -242,6 +242,7 @@ enum Meant<'a> {
     Any,
     Workers(&'a [String]),
     Gpus(Vec<u32>),
+    Uuids(Vec<GpuUuid>),
 }
 
 impl<'a> Meant<'a> {
@@ -272,6 +273,7 @@ impl<'a> Meant<'a> {
         Ok(match gpus {
             GpuSelection::All => Self::Any,
             GpuSelection::Indices(gpus) => Self::Gpus(gpus),
+            GpuSelection::Uuids(gpus) => Self::Uuids(gpus),
         })
     }
 
@@ -280,8 +282,22 @@ impl<'a> Meant<'a> {
             Self::Any => Ok(()),
             Self::Workers(workers) => check_worker(node, workers),
             Self::Gpus(gpus) => check_gpus(node, gpus, client).await,
+            Self::Uuids(named) => check_uuids(named, client).await,
         }
     }
+}
+
+/// The same, by UUID.
+async fn check_uuids(named: &[GpuUuid], client: &Client) -> Result<()> {
+    let served = client.gpus().await?;
+    let is_named = |uuid: &str| named.iter().any(|one| one.to_string() == uuid);
+    if served.len() == named.len() && served.iter().all(|gpu| is_named(&gpu.uuid)) {
+        return Ok(());
+    }
+    let uuids: Vec<&str> = served.iter().map(|gpu| gpu.uuid.as_str()).collect();
+    let why = format!("the daemon here serves other GPUs: {}", uuids.join(", "));
+    let error = Error::new(ErrorCode::NotFound, why);
+    Err(error.hint("omit --gpus to stop this daemon, or set DIVVY_HOME to the other daemon's"))
 }
 
 /// Refuses to stop the daemon of other GPUs than those that were named.

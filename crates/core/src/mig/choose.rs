@@ -17,7 +17,8 @@ pub struct InstanceRequirement {
 /// How large an instance has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InstanceSize {
-    /// This profile and no other; its attribute is the name's.
+    /// This profile and no other, also where the driver calls it otherwise ([`ProfileTable::is_named`]); its attribute
+    /// is the name's.
     Named(MigProfile),
     /// At least this part of the GPU's memory slices. A quarter is 1g.10gb on an A100 40GB, 1g.6gb on an A30.
     Share(Share),
@@ -47,9 +48,13 @@ impl InstanceRequirement {
     /// Whether an instance of the profile is enough.
     pub fn is_met_by(&self, table: &ProfileTable, profile: &Profile) -> bool {
         let size = match self.size {
-            InstanceSize::Named(name) => profile.name == name,
+            InstanceSize::Named(name) => table.is_named(profile, name),
             InstanceSize::Share(share) => table.share(profile) >= share,
-            InstanceSize::Memory(memory) => profile.memory.max(profile.name.nominal()) >= memory,
+            // Some drivers round the name down: 3g.39gb for 39.5 GiB.
+            InstanceSize::Memory(memory) => {
+                let rounded = profile.memory.round_up(Bytes::GIB);
+                rounded.max(profile.name.nominal()) >= memory
+            }
             InstanceSize::Exact(memory) => profile.memory >= memory,
         };
         size && profile.name.attribute() == self.attribute

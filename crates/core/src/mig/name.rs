@@ -119,6 +119,12 @@ impl MigProfile {
     pub fn attribute(self) -> Attribute {
         self.attribute
     }
+
+    /// Whether the names may be those of one profile under two drivers: the gigabytes differ by one.
+    pub(super) fn differs_by_rounding(self, other: Self) -> bool {
+        (self.compute_slices, self.attribute) == (other.compute_slices, other.attribute)
+            && self.gigabytes.abs_diff(other.gigabytes) == 1
+    }
 }
 
 impl fmt::Display for MigProfile {

@@ -117,7 +117,32 @@ impl ProfileTable {
 
     /// The profile of this name; of several, the smallest.
     pub fn named(&self, name: MigProfile) -> Option<&Profile> {
-        self.profiles.iter().find(|profile| profile.name == name)
+        let mut profiles = self.profiles.iter();
+        profiles.find(|profile| self.is_named(profile, name))
+    }
+
+    /// Whether a request for this name means the profile: it has the name; or no profile here has it, and another
+    /// driver calls the same slices so. Drivers round the memory up or down, so such names differ by 1 GB.
+    pub(super) fn is_named(&self, profile: &Profile, name: MigProfile) -> bool {
+        if profile.name == name {
+            return true;
+        }
+        let has = |one: &&Profile| one.name == name;
+        if !profile.name.differs_by_rounding(name) || self.profiles.iter().any(|one| has(&one)) {
+            return false;
+        }
+        let slices = |table: &Self, one: &Profile| {
+            let of_all = (table.compute_slices, table.memory_slices);
+            (one.compute_slices, one.memory_slices, of_all)
+        };
+        let models = super::models().iter();
+        let known: Vec<_> = models
+            .filter_map(|model| {
+                let known = model.table.profiles.iter().find(has)?;
+                Some(slices(&model.table, known))
+            })
+            .collect();
+        known.is_empty() || known.contains(&slices(self, profile))
     }
 
     /// The profiles by which what is still possible is measured: without attribute, and of those with as many compute

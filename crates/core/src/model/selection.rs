@@ -1,6 +1,9 @@
 //! GPU selection: the GPUs that `--gpus` gives to the daemon.
 
 use std::collections::BTreeSet;
+use std::fmt;
+
+use crate::units::GpuUuid;
 
 /// The GPUs that `--gpus` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -8,10 +11,24 @@ pub enum GpuSelection {
     All,
     /// In ascending order, none twice, at least one.
     Indices(Vec<u32>),
+    /// By UUID, none twice, at least one.
+    Uuids(Vec<GpuUuid>),
 }
 
-/// Reads the words after `--gpus`: `0-2`, `0,1,2`, `0-2,5`, `all`, and the `0, 1` of the documentation, which arrives
-/// as two words.
+/// As `--gpus` reads it: `all`, `0,2`.
+impl fmt::Display for GpuSelection {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words: Vec<String> = match self {
+            Self::All => vec!["all".to_owned()],
+            Self::Indices(indices) => indices.iter().map(u32::to_string).collect(),
+            Self::Uuids(uuids) => uuids.iter().map(GpuUuid::to_string).collect(),
+        };
+        out.write_str(&words.join(","))
+    }
+}
+
+/// Reads the words after `--gpus`: `0-2`, `0,1,2`, `0-2,5`, `all`, UUIDs, and the `0, 1` of the documentation, which
+/// arrives as two words.
 ///
 /// # Errors
 /// [`SelectionError`]: nothing named, something that is not an index, a range that goes down, an index named twice.
@@ -24,6 +41,7 @@ pub fn parse_gpus<S: AsRef<str>>(words: &[S]) -> Result<GpuSelection, SelectionE
     match items[..] {
         [] => return Err(SelectionError::Empty),
         ["all"] => return Ok(GpuSelection::All),
+        [first, ..] if first.starts_with("GPU-") => return uuids(&items),
         _ => {}
     }
     let mut indices = BTreeSet::new();
@@ -35,6 +53,19 @@ pub fn parse_gpus<S: AsRef<str>>(words: &[S]) -> Result<GpuSelection, SelectionE
         }
     }
     Ok(GpuSelection::Indices(indices.into_iter().collect()))
+}
+
+fn uuids(items: &[&str]) -> Result<GpuSelection, SelectionError> {
+    let mut uuids: Vec<GpuUuid> = Vec::new();
+    for item in items {
+        let uuid = item.parse();
+        let uuid = uuid.map_err(|_| SelectionError::NotAUuid((*item).to_owned()))?;
+        if uuids.contains(&uuid) {
+            return Err(SelectionError::UuidTwice(uuid));
+        }
+        uuids.push(uuid);
+    }
+    Ok(GpuSelection::Uuids(uuids))
 }
 
 /// More GPUs than a node has, so that `0-4294967295` is an error and not a list.
@@ -61,19 +92,53 @@ fn range(item: &str) -> Result<std::ops::RangeInclusive<u32>, SelectionError> {
 }
 
 impl GpuSelection {
-    /// The selected ones of the GPUs that are there, ascending.
+    /// Whether it names the GPU with this index and UUID.
+    pub fn names(&self, index: u32, uuid: &GpuUuid) -> bool {
+        match self {
+            Self::All => true,
+            Self::Indices(indices) => indices.contains(&index),
+            Self::Uuids(uuids) => uuids.contains(uuid),
+        }
+    }
+
+    /// How many GPUs it names; `None` for all.
+    pub fn count(&self) -> Option<usize> {
+        match self {
+            Self::All => None,
+            Self::Indices(indices) => Some(indices.len()),
+            Self::Uuids(uuids) => Some(uuids.len()),
+        }
+    }
+
+    /// Refuses a selection that names a GPU which is not there.
     ///
     /// # Errors
-    /// [`SelectionError::Unknown`] for an index that is not there.
-    pub fn resolve(&self, there: &[u32]) -> Result<Vec<u32>, SelectionError> {
-        let mut there = there.to_vec();
-        there.sort_unstable();
-        match self {
-            Self::All => Ok(there),
-            Self::Indices(indices) => match indices.iter().find(|index| !there.contains(index)) {
-                Some(&index) => Err(SelectionError::Unknown { index, there }),
-                None => Ok(indices.clone()),
-            },
+    /// [`SelectionError::Unknown`] with the first that is not there.
+    pub fn check<'a>(
+        &self,
+        there: impl IntoIterator<Item = (u32, &'a GpuUuid)>,
+    ) -> Result<(), SelectionError> {
+        let (mut indices, uuids): (Vec<u32>, Vec<&GpuUuid>) = there.into_iter().unzip();
+        indices.sort_unstable();
+        let absent = match self {
+            Self::All => None,
+            Self::Indices(named) => {
+                let mut named = named.iter();
+                named.find(|one| !indices.contains(one)).map(u32::to_string)
+            }
+            Self::Uuids(named) => {
+                let mut named = named.iter();
+                named
+                    .find(|one| !uuids.contains(one))
+                    .map(GpuUuid::to_string)
+            }
+        };
+        match absent {
+            Some(gpu) => Err(SelectionError::Unknown {
+                gpu,
+                there: indices,
+            }),
+            None => Ok(()),
         }
     }
 }
@@ -91,8 +156,12 @@ pub enum SelectionError {
     Backwards(String),
     #[error("--gpus names GPU {0} twice")]
     Twice(u32),
-    #[error("there is no GPU {index} here: {}", present(there))]
-    Unknown { index: u32, there: Vec<u32> },
+    #[error("--gpus: `{0}` is not the UUID of a GPU")]
+    NotAUuid(String),
+    #[error("--gpus names {0} twice")]
+    UuidTwice(GpuUuid),
+    #[error("there is no GPU {gpu} here: {}", present(there))]
+    Unknown { gpu: String, there: Vec<u32> },
 }
 
 fn present(there: &[u32]) -> String {
@@ -118,7 +187,10 @@ impl SelectionError {
                 "list them: nvidia-smi -L; `--gpus all` uses every GPU".to_owned()
             }
             Self::Backwards(_) => "write the smaller index first, as in 0-2".to_owned(),
-            Self::Twice(_) => "name each GPU once".to_owned(),
+            Self::Twice(_) | Self::UuidTwice(_) => "name each GPU once".to_owned(),
+            Self::NotAUuid(_) => {
+                "write indices alone, or UUIDs alone as `nvidia-smi -L` shows them".to_owned()
+            }
             Self::Empty | Self::NotAnIndex(_) | Self::Mig(_) => {
                 "write indices and ranges, such as 0-2, 0,1,2 or 0-2,5, or all".to_owned()
             }

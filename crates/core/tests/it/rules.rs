@@ -112,14 +112,27 @@ fn p6_gpus_are_ranges_lists_two_words_or_all() {
     ] {
         assert!(parse_gpus(words).is_err(), "{words:?}");
     }
-    let unknown = parse_gpus(&["0-3"])
-        .unwrap()
-        .resolve(&[2, 0, 1])
-        .unwrap_err();
+    let all: Vec<_> = [2, 0, 1].map(gpu).into();
+    let here = || all.iter().map(|gpu| (gpu.index, &gpu.uuid));
+    let unknown = parse_gpus(&["0-3"]).unwrap().check(here()).unwrap_err();
     assert_eq!(
         unknown.to_string(),
         "there is no GPU 3 here: there are 0, 1, 2"
     );
+    let (first, last) = (all[0].uuid.to_string(), all[2].uuid.to_string());
+    let uuids = parse_gpus(&[format!("{first},{last}")]).unwrap();
+    assert_eq!(uuids.check(here()), Ok(()));
+    assert_eq!(parse_gpus(&[uuids.to_string()]), Ok(uuids.clone()));
+    let named = here().filter(|(index, uuid)| uuids.names(*index, uuid));
+    assert_eq!(named.map(|(index, _)| index).collect::<Vec<_>>(), [2, 1]);
+    for words in [
+        &[&*first, "0"][..],
+        &["0", &*first],
+        &[&*first, &*first],
+        &["GPU-1"],
+    ] {
+        assert!(parse_gpus(words).is_err(), "{words:?}");
+    }
 }
 
 #[test]

@@ -182,17 +182,22 @@ fn answer(node: &mut Node, command: &str) -> String {
         // The daemon's flags, as parsed.
         ["--gpus", ref words @ ..] => match parse_gpus(words) {
             Ok(GpuSelection::All) => "  all\n".to_owned(),
-            Ok(selection) => match selection.resolve(
-                &node
-                    .snapshot
-                    .gpus
-                    .iter()
-                    .map(|gpu| gpu.index)
-                    .collect::<Vec<_>>(),
-            ) {
-                Ok(indices) => format!("  {indices:?}\n"),
-                Err(error) => format!("  error: {error}\n  hint: {}\n", error.hint()),
-            },
+            Ok(selection) => {
+                let gpus = node.snapshot.gpus.iter();
+                let here: Vec<_> = gpus.map(|gpu| (gpu.index, &gpu.uuid)).collect();
+                match selection.check(here.iter().copied()) {
+                    Ok(()) => {
+                        let named = here
+                            .iter()
+                            .filter(|(index, uuid)| selection.names(*index, uuid));
+                        format!(
+                            "  {:?}\n",
+                            named.map(|(index, _)| index).collect::<Vec<_>>()
+                        )
+                    }
+                    Err(error) => format!("  error: {error}\n  hint: {}\n", error.hint()),
+                }
+            }
             Err(error) => format!("  error: {error}\n  hint: {}\n", error.hint()),
         },
         ["--queue", ref words @ ..] => queues(node, words, false, false),

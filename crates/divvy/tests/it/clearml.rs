@@ -81,12 +81,12 @@ fn what_can_never_work_is_refused_before_the_server_hears_of_it() {
         ("--dynamic-gpus --gpus 0-2,x --queue q=1", 2, "--gpus: `x`"),
         ("--dynamic-gpus --queue q=1", 2, "requires --gpus"),
         (
-            "--dynamic-gpus --gpus 0-3 --queue q=1",
+            "--dynamic-gpus --gpus 0-3 --queue q=1 --strict-start",
             2,
             "there is no GPU 3 here",
         ),
         (
-            "--dynamic-gpus --gpus 0-1 --queue three=3",
+            "--dynamic-gpus --gpus 0-1 --queue three=3 --strict-start",
             5,
             "queue three=3 cannot start any job",
         ),

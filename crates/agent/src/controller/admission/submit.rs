@@ -290,7 +290,10 @@ fn validate(state: &State, io: &Io, mut submit: Submit, by: &Caller) -> Result<N
         submit.amount.clone(),
     )?;
     let gpus = capacity::gpus_ever(&state.mig, &state.gpus);
+    let before = &state.gpus.start.before;
     let request = validate::request(amount, &submit, &gpus)
+        // What the GPUs of the last start can serve waits for those that are missing, or in another mode.
+        .or_else(|never| validate::request(amount, &submit, before).map_err(|_| never))
         .map_err(|never| view::explain(&state.mig, &state.gpus, never))?;
     let mut terms = JobPolicy::from_submit(&submit)?;
     idle::check(terms.idle, io.config.idle, by)?;

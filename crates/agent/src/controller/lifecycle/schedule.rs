@@ -14,13 +14,14 @@ use jiff::Timestamp;
 use crate::controller::admission::{array, user_rules};
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{cancel, confirm, offload};
+use crate::controller::lifecycle::{cancel, confirm, job_sync, offload, start};
 use crate::controller::mig::{capacity, claim};
 use crate::controller::runtime::ActiveJob;
 use crate::controller::sharing;
 use crate::controller::state;
 use crate::controller::state::{Jobs, State};
 use crate::host::clock::{Instant, now};
+use crate::host::error::error_chain;
 use crate::journal::StoreError;
 use crate::model::job::Job;
 use crate::registry::Contended;
@@ -69,7 +70,15 @@ pub(in crate::controller) fn replan(
         let waits = fx.counters.waits.entry(queue).or_default();
         waits.add(waited.unwrap_or_default());
         let job = active.job.clone();
-        io.store.save_allocations(&job)?;
+        if let Err(error) = io.store.save_allocations(&job) {
+            if !error.is_constraint() {
+                return Err(error);
+            }
+            // A bug of Divvy's: it costs this job, and not the daemon.
+            start::fail_start(&mut state.jobs, fx, io, job.id, &error_chain(&error));
+            job_sync::sync_job(state, fx, io, job.id)?;
+            continue;
+        }
         io.store.save(&job)?;
         fx.record_event(io, Some(job.id), "starting", &labels(&job))?;
         if claim::claim_instances(state, fx, io, job.id, &start.reclaim)? {

@@ -148,7 +148,7 @@ fn series(state: &mut State, io: &Io) -> Vec<(String, Values)> {
     let devices = state.gpus.devices.iter().filter(|device| !device.gpu.away);
     series.extend(devices.map(|device| {
         let held = on_gpus.get(&device.gpu.uuid).copied().unwrap_or_default();
-        let subject = format!("gpu:{}", device.gpu.index);
+        let subject = format!("gpu:{}", device.gpu.uuid);
         (subject, of_gpu(device, held, &power))
     }));
     let queues = |subject: &str| subject.starts_with("queue:");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use divvy_api::v1::{self, Error, MigPlanned, MigWanted};
-use divvy_core::{Bytes, JobId, Wait};
+use divvy_core::{Bytes, GpuUuid, JobId, Wait};
 
 use crate::auth::Caller;
 use crate::controller::admission::{array, projects};
@@ -82,12 +82,12 @@ impl Queries<'_> {
         claims::view::get_claim(self.state, self.io, id)
     }
 
-    /// The index of a GPU that this index or UUID names.
-    pub fn gpu_index(&self, name: &str) -> Option<u32> {
+    /// The index and UUID of a GPU that this index or UUID names.
+    pub fn gpu_identity(&self, name: &str) -> Option<(u32, GpuUuid)> {
         let mut gpus = self.state.gpus.devices.iter().map(|device| &device.gpu);
         let named =
             |gpu: &&divvy_core::Gpu| gpu.index.to_string() == name || gpu.uuid.to_string() == name;
-        gpus.find(named).map(|gpu| gpu.index)
+        gpus.find(named).map(|gpu| (gpu.index, gpu.uuid.clone()))
     }
 
     pub fn gpus(&self) -> Vec<v1::Gpu> {

@@ -86,12 +86,20 @@ pub fn modes(home: &Home) -> Vec<bool> {
     modes.map(|mode| mode == "true").collect()
 }
 
+/// The state of the machine: that of `--sim`, or the one of a machine that a test made.
+fn state(home: &Home) -> std::path::PathBuf {
+    match home.path().join("driver").is_dir() {
+        true => home.path().join("sim-state"),
+        false => home.path().join("sim/state"),
+    }
+}
+
 fn ask(home: &Home, question: &str) -> String {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "mig::driver::answers", "--nocapture"])
         .env(QUESTION, question)
         .env("DIVVY_SIM", home.get("DIVVY_TEST_GPUS"))
-        .env("DIVVY_SIM_STATE", home.path().join("sim/state"))
+        .env("DIVVY_SIM_STATE", state(home))
         .env_remove("DIVVY_SIM_CONFIG")
         .stdin(Stdio::null())
         .output_bounded()

@@ -1,6 +1,6 @@
 //! Which profile a request gets.
 
-use divvy_core::mig::{Attribute, InstanceRequirement, InstanceSize, smallest};
+use divvy_core::mig::{Attribute, InstanceRequirement, InstanceSize, ProfileTable, smallest};
 use divvy_core::{Bytes, Share};
 
 use crate::mig::rules::table;
@@ -100,6 +100,47 @@ fn a_name_gets_that_profile_and_no_other() {
     assert_eq!(named("a100-40gb", size("2g.10gb")), "2g.10gb");
     assert_eq!(named("a100-40gb", size("1g.5gb+me")), "1g.5gb+me");
     assert_eq!(named("a100-40gb", size("1g.6gb")), "none");
+}
+
+/// The table of a model under a driver that rounds the gigabytes of a profile's name down.
+fn renamed(model: &str, names: &[(&str, &str)]) -> ProfileTable {
+    let mut profiles = ProfileTable::of_model(model).unwrap().profiles.clone();
+    for profile in &mut profiles {
+        let name = profile.name.to_string();
+        if let Some((_, new)) = names.iter().find(|(old, _)| *old == name) {
+            profile.name = new.parse().unwrap();
+        }
+    }
+    ProfileTable::new(profiles).unwrap()
+}
+
+#[test]
+fn a_profile_is_known_by_its_slices_where_a_driver_calls_it_otherwise() {
+    let new = [
+        ("3g.40gb", "3g.39gb"),
+        ("4g.40gb", "4g.39gb"),
+        ("7g.80gb", "7g.79gb"),
+    ];
+    let table = renamed("h100-80gb", &new);
+    let chosen = |need| smallest(&table, need).map(|profile| profile.name.to_string());
+    let size = |name: &str| InstanceSize::Named(name.parse().unwrap());
+    for (old, new) in new {
+        assert_eq!(chosen(size(old)).as_deref(), Some(new));
+        assert_eq!(chosen(size(new)).as_deref(), Some(new));
+    }
+    assert_eq!(
+        chosen(size("3g.38gb")).as_deref(),
+        Some("3g.39gb"),
+        "known to no model"
+    );
+    assert_eq!(chosen(size("3g.41gb")), None);
+    assert_eq!(chosen(size("3g.40gb+me")), None);
+    // By memory the same profile serves as before.
+    let half = InstanceSize::Memory(Bytes::gib(40));
+    assert_eq!(chosen(half).as_deref(), Some("3g.39gb"));
+    // A name of 1 GB more or less may be that of other slices: a quarter of an A30, two eighths of an H100 NVL.
+    assert_eq!(named("a30-24gb", size("1g.5gb")), "none");
+    assert_eq!(named("b200-180gb", size("1g.24gb")), "none");
 }
 
 #[test]

@@ -142,7 +142,7 @@ fn all_gpus_with_seven_compute_slices_are_laid_out_alike() {
         .filter(|model| model.table.compute_slices == 7)
         .map(|model| model.key.as_str())
         .collect();
-    assert_eq!(sevens.len(), 8, "{sevens:?}");
+    assert_eq!(sevens.len(), 11, "{sevens:?}");
     for model in sevens {
         let table = table(model);
         assert_eq!(shapes(&table), first, "{model}");
@@ -348,6 +348,15 @@ fn models_are_found_by_key_and_by_pci_device() {
         ),
         (None, None)
     );
+    for (device, largest) in [
+        (0x3182, "7g.269gb"),
+        (0x31C2, "7g.278gb"),
+        (0x2348, "7g.144gb"),
+    ] {
+        let table = ProfileTable::of_pci_device(device).expect("a known model");
+        let last = table.plain().last().map(|profile| profile.name.to_string());
+        assert_eq!(last.as_deref(), Some(largest));
+    }
     let label = table("a100-40gb").label(at(19, 3));
     assert_eq!(
         (label.as_str(), table("a30-24gb").label(at(99, 3)).as_str()),

@@ -53,6 +53,7 @@ fn what_can_never_run_is_refused_at_the_start() {
             "--dynamic-gpus",
             "--gpus",
             "0-2",
+            "--strict-start",
             "--queue",
             queue,
         ];

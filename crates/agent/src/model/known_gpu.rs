@@ -1,0 +1,32 @@
+//! A GPU that the journal knows: by its UUID, with the number that people call it by since the last start.
+
+use divvy_core::{Gpu, GpuUuid};
+use jiff::Timestamp;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownGpu {
+    pub uuid: GpuUuid,
+    /// Of no other known GPU.
+    pub number: u32,
+    /// What it was when it was last listed, with nothing on it. `None` for one that only the journal of an earlier
+    /// version names.
+    pub record: Option<Gpu>,
+    /// Where it is on the PCI bus.
+    pub bus: String,
+    /// The daemon's `--gpus` gave it to the daemon.
+    pub is_served: bool,
+    /// The driver listed it at the last start.
+    pub is_listed: bool,
+    pub seen: Timestamp,
+}
+
+impl KnownGpu {
+    /// `GPU 2 (NVIDIA L4, GPU-…)`.
+    pub fn describe(&self) -> String {
+        let model = self
+            .record
+            .as_ref()
+            .map_or("unknown model", |gpu| &gpu.model);
+        format!("GPU {} ({model}, {})", self.number, self.uuid)
+    }
+}
