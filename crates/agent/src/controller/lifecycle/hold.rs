@@ -172,7 +172,9 @@ pub(in crate::controller) fn not_elsewhere<'a>(
     what: &str,
 ) -> Result<&'a Job, Error> {
     let conflict = |why: String, hint: String| Error::new(ErrorCode::Conflict, why).hint(hint);
-    let Some(active) = jobs.active.get(&id) else {
+    // A job that ended in this round is active until the replies are sent.
+    let active = jobs.active.get(&id);
+    let Some(active) = active.filter(|active| active.job.state.outcome().is_none()) else {
         return Err(has_ended(id));
     };
     if let Some(error) = claims::refuse_for_claim(jobs, id, what) {
