@@ -904,7 +904,7 @@ mod tests {
             ("--resources=power:4", "--resources", NONE),
             ("--requeue=1", "--requeue", AGAIN),
             ("--part=gpu", "--part", QUEUE),
-            ("--reserv=x", "--reserv", NONE),
+            ("--reserva=x", "--reserva", NONE),
         ] {
             let read = read_all(&format!("#!/bin/sh\n#SBATCH {line}\n")).unwrap();
             assert!(read.flags.is_empty(), "{line}: {:?}", read.flags);

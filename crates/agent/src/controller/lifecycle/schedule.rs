@@ -7,7 +7,7 @@ use divvy_core::job::StopReason;
 use divvy_core::order_key::sort_queue;
 use divvy_core::{
     AllocatedJob, Bytes, HeldElsewhere, JobId, JobState, OrderKey, PendingJob, Plan, Preempt,
-    Queue, QueueName, QueueSpec, Snapshot,
+    Queue, QueueName, QueueSpec, Snapshot, Top,
 };
 use jiff::Timestamp;
 
@@ -120,7 +120,17 @@ fn plan_beside_others(state: &mut State, io: &Io) -> Plan {
 
 /// The input of the planner, as of now.
 pub(in crate::controller) fn snapshot(state: &State, io: &Io) -> Snapshot {
-    snapshot_of(state, io, None)
+    // A job that its user put first may take the place of the user's own job that is not planned yet, such as a task
+    // past its array's limit. Without such a job the others have no influence on the order, and cost nothing.
+    let mut jobs = state.jobs.active.values();
+    let is_topped = jobs.any(|active| {
+        let job = &active.job;
+        job.state == JobState::Queued && matches!(job.run_state.top, Top::OfUser(_))
+    });
+    match is_topped {
+        true => FullSnapshot::of(state, io).planned(),
+        false => snapshot_of(state, io, None),
+    }
 }
 
 /// The planner's input with all pending jobs. Those that it does not plan yet wait for a dependency, for their array or
