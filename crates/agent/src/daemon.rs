@@ -165,12 +165,14 @@ fn serve(
     let sim = (node.simulated.as_ref()).map(|simulated| simulated.models.as_str());
     let known = KnownGpus::compare(&store, &node.observation, &options.gpus, sim)
         .map_err(|error| from_store(&error))?;
-    // Without any GPU to serve, now or later, the list is a mistake.
-    if options.strict_start || !known.serves_any() {
-        let there = node.observation.gpus.iter();
-        (options.gpus.check(there.map(|gpu| (gpu.index, &gpu.uuid))))
-            .map_err(|error| Error::new(ErrorCode::Usage, error.to_string()).hint(error.hint()))?;
+    let there = node.observation.gpus.iter();
+    match options.strict_start {
+        true => options.gpus.check(there.map(|gpu| (gpu.index, &gpu.uuid))),
+        false => known.check(&options.gpus),
     }
+    .map_err(|error| Error::new(ErrorCode::Usage, error.to_string()).hint(error.hint()))?;
+    // What never fitted is a mistake on the command line, and no matter of this boot.
+    let is_strict = options.strict_start || known.is_first_start;
     let devices = devices(&node, &store, &known)?;
     let count = reload::served(&devices);
     let settings = Settings::of(options, count)?;
@@ -186,7 +188,7 @@ fn serve(
     before.retain(|gpu| !options.strict_start || returns(gpu));
     let queues = &settings.schedule.queues;
     let misfits = reload::misfits(&configured, queues, &[&ever, &before]);
-    if let Some((_, error)) = misfits.first().filter(|_| options.strict_start) {
+    if let Some((_, error)) = misfits.first().filter(|_| is_strict) {
         return Err(error.clone());
     }
     let mut start = match known.save(&store, &devices) {

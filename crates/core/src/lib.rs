@@ -57,7 +57,7 @@ pub use model::order_key::{OrderKey, Top};
 pub use model::pattern::{FileFacts, FilePattern, FilePatternError};
 pub use model::queue::{Order, QueueSpec, parse_queues};
 pub use model::request::{Amount, Request};
-pub use model::selection::{GpuSelection, parse_gpus};
+pub use model::selection::{GpuSelection, SelectionError, parse_gpus};
 pub use model::slice::{Grant, MigGrant};
 pub use model::snapshot::{AllocatedJob, PendingJob, Preemption, Queue, Snapshot};
 pub use model::{

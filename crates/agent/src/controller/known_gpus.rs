@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use divvy_core::{Gpu, GpuSelection, GpuUuid, Mode};
+use divvy_core::{Gpu, GpuSelection, GpuUuid, Mode, SelectionError};
 use jiff::SignedDuration;
 
 use crate::controller::io::Io;
@@ -40,6 +40,10 @@ pub struct KnownGpus {
     gpus: Vec<KnownGpu>,
     /// The settings that a later start compares with its own.
     settings: [(&'static str, String); 2],
+    /// No daemon has served GPUs from this journal.
+    pub is_first_start: bool,
+    /// The last start had another `--gpus`.
+    is_new_list: bool,
     pub start: StartDifferences,
 }
 
@@ -109,6 +113,8 @@ impl KnownGpus {
         let wants_mig = |gpu: &GpuUuid| modes.get(gpu).is_some_and(|to| to.mode == Mode::Mig);
         Ok(Self {
             settings,
+            is_first_start: last.gpus.is_empty(),
+            is_new_list: !last.has_selection,
             ..compare(&last, observation, selection, wants_mig)
         })
     }
@@ -119,9 +125,17 @@ impl KnownGpus {
         gpus.any(|known| known.uuid == *gpu && known.is_served)
     }
 
-    /// Whether `--gpus` gives the daemon a GPU that is here, or was.
-    pub fn serves_any(&self) -> bool {
-        self.gpus.iter().any(|known| known.is_served)
+    /// Refuses a list that never was right: without any GPU to serve, now or later, or new and with a GPU that neither is
+    /// here nor was. A list of the last start stays, whatever is missing now.
+    ///
+    /// # Errors
+    /// The list's own.
+    pub fn check(&self, selection: &GpuSelection) -> Result<(), SelectionError> {
+        let serves_any = self.gpus.iter().any(|known| known.is_served);
+        match serves_any && !self.is_new_list {
+            true => Ok(()),
+            false => selection.check(self.gpus.iter().map(|known| (known.number, &known.uuid))),
+        }
     }
 
     /// The missing GPUs that the daemon serves once they are back.

@@ -200,25 +200,31 @@ async fn a_job_beside_one_that_has_another_index_than_before_gets_the_next_label
 #[test]
 fn a_queue_larger_than_the_machine_refuses_a_strict_start_alone() {
     let mut home = machine("a100-80gb:2");
-    for (gpus, queue, code, error) in [
-        ("0-2", "one=1", 2, "there is no GPU 2 here"),
-        ("all", "tri=3", 5, "queue tri=3 cannot start any job"),
-    ] {
-        let words = ["--gpus", gpus, "--dynamic-gpus", "--queue", queue];
-        let strict = [&["daemon", "--strict-start"], &words[..]].concat();
-        let refused = home.divvy(&strict).exits(code).stderr;
+    let daemon = |more: &[&'static str]| [&["daemon"], more].concat();
+    let tri = ["--gpus", "all", "--dynamic-gpus", "--queue", "tri=3"];
+    let never = ["--gpus", "0-2", "--dynamic-gpus", "--queue", "one=1"];
+    let cases = [
+        (never, 2, "there is no GPU 2 here"),
+        (tri, 5, "queue tri=3 cannot start any job"),
+    ];
+    // What never fitted is a mistake, and no matter of a boot.
+    for (words, code, error) in cases {
+        let refused = home.divvy(&daemon(&words)).exits(code).stderr;
         assert!(refused.contains(error), "{words:?}: {refused}");
-        home.start(&words);
-        let client = home.connect();
-        let node = home.call(client.node()).unwrap();
-        assert_eq!(
-            node.start_warnings.len(),
-            1,
-            "{words:?}: {:?}",
-            node.start_warnings
-        );
-        assert_eq!(home.stop(), 0);
     }
+    home.start(&["--gpus", "all", "--dynamic-gpus", "--queue", "one=1"]);
+    home.call(home.connect().node()).unwrap();
+    assert_eq!(home.stop(), 0);
+    for (words, code, error) in cases {
+        let strict = [&words[..], &["--strict-start"]].concat();
+        let refused = home.divvy(&daemon(&strict)).exits(code).stderr;
+        assert!(refused.contains(error), "{words:?}: {refused}");
+    }
+    home.start(&tri);
+    let client = home.connect();
+    let node = home.call(client.node()).unwrap();
+    assert_eq!(node.start_warnings.len(), 1, "{:?}", node.start_warnings);
+    assert_eq!(home.stop(), 0);
     // A list that names no GPU of this machine is a mistake.
     let none = home.divvy(&["daemon", "--gpus", "7"]).exits(2).stderr;
     assert!(none.contains("there is no GPU 7 here"), "{none}");
@@ -286,13 +292,17 @@ async fn a_profile_that_the_driver_calls_otherwise_serves_its_queue_and_its_jobs
     }
     let mut home = machine("h100-80gb:1");
     let words = ["--dynamic-gpus", "--queue", "m=3g.40gb"];
-    home.start(&words);
+    // A queue of instances needs a GPU in MIG mode at the first start.
+    home.start(&["--dynamic-gpus", "--queue", "one=1"]);
     let client = home.connect();
     let change = GpuChange {
         mode: GpuMode::Mig,
         dry_run: false,
     };
     client.change_gpu("0", &change).await.unwrap();
+    assert_eq!(home.stop(), 0);
+    home.start(&words);
+    let client = home.connect();
     // It waits behind one that runs in the other half.
     let profile = |name: &str, command: &[&str]| Submit {
         amount: Some(Amount::Mig {
