@@ -86,19 +86,20 @@ impl Store {
         .map(drop)
     }
 
-    /// Forgets what a job holds: none of it counts.
-    pub fn drop_allocations(&self, job: JobId) -> Result<(), StoreError> {
-        let drop_rows = || -> rusqlite::Result<usize> {
-            for table in ["usage", "holding"] {
-                self.db
-                    .prepare_cached(&format!("DELETE FROM {table} WHERE job = ?1"))?
-                    .execute([job.0])?;
-            }
-            Ok(0)
+    /// Forgets what a job holds, and held: none of it counts.
+    pub fn drop_allocations(&self, job: &Job) -> Result<(), StoreError> {
+        let drop_rows = || -> rusqlite::Result<()> {
+            self.db
+                .prepare_cached("DELETE FROM holding WHERE job = ?1")?
+                .execute([job.id.0])?;
+            // Its rows ended after it was submitted, and few rows did: there is an index by the end, and none by job.
+            let since = job.submitted_at.as_microsecond();
+            self.db
+                .prepare_cached("DELETE FROM usage WHERE ended >= ?2 AND job = ?1")?
+                .execute(params![job.id.0, since])?;
+            Ok(())
         };
-        drop_rows()
-            .map(drop)
-            .map_err(sql("delete a withdrawn job's allocations"))
+        drop_rows().map_err(sql("delete a withdrawn job's allocations"))
     }
 
     /// Counts what a job holds up to `at`, and begins anew from there.

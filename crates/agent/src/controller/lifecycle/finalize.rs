@@ -225,7 +225,7 @@ pub(in crate::controller) fn journal_end(
         .unwrap_or_default();
     if job.run_state.withdrawn {
         text = job.reason.clone().unwrap_or(text);
-        io.store.drop_allocations(id)?;
+        io.store.drop_allocations(&job)?;
     }
     io.store.release_allocations(&job)?;
     io.store.save(&job)?;
