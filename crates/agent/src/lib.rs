@@ -44,7 +44,7 @@ use divvy_api::v1::{Error, ErrorCode};
 pub use auth::rules::ContainerAccess;
 pub use auth::{Caller, Role, Rules};
 pub use controller::query::protocols::protocols;
-pub use daemon::{FrontEndTask, TellHolds, copy_journal, daemon, restore_journal};
+pub use daemon::{FrontEndTask, copy_journal, daemon, restore_journal};
 pub use diagnostics::doctor::doctor;
 pub use diagnostics::doctor::machine::probe_driver;
 pub use diagnostics::selftest::probe_limits;

@@ -109,8 +109,8 @@ const FORESEEN: usize = 64 << 20;
 /// Pause between two tries to reach a daemon with a full connection queue.
 const QUEUE_PAUSE: Duration = Duration::from_millis(50);
 
-/// Between two looks at which process a socket's path leads to: a queue is looked at every five seconds, so another
-/// daemon's jobs are at most seen once.
+/// Between two checks of the process behind a socket's path. The front end polls a queue every five seconds, so it sees
+/// another daemon's jobs at most once.
 const IDENTITY_CHECK: Duration = Duration::from_secs(2);
 
 /// A successful answer, with the connection it came over.
@@ -138,8 +138,8 @@ impl Client {
         self
     }
 
-    /// Returns once another process answers at the socket's path than the one that this client is for. A path where
-    /// nothing answers is looked at again: the daemon may start to listen later.
+    /// Returns once another process answers at the socket's path than the one that this client is for. Where no process
+    /// answers, the client tries again: the daemon may start to listen later.
     pub async fn replaced(&self) -> Error {
         loop {
             if let Ok(stream) = UnixStream::connect(self.socket()).await

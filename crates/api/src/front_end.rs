@@ -1,4 +1,4 @@
-//! What the daemon and the front end in its process tell each other besides calls over the socket.
+//! Messages between the daemon and the front end in its process, besides calls over the socket.
 //!
 //! Withdrawals: a user cancels a job that stands for a task in the queue of another system, and the front end to that
 //! system takes the task out of the queue first. Worker holds: the front end knows workers of other daemons on this
@@ -26,6 +26,9 @@ pub enum Withdrawn {
     /// The task runs here, or is about to: the job is cancelled as any other.
     Claimed,
 }
+
+/// Tells the daemon which parts of GPUs other daemons' workers use: all of them, each time.
+pub type TellHolds = Box<dyn Fn(Vec<WorkerHold>) + Send>;
 
 /// A part of a GPU that a worker of another daemon uses.
 #[derive(Clone, Debug, PartialEq, Eq)]

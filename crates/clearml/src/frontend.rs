@@ -11,9 +11,9 @@
 //! Decisions are in `queue_mirror`, `task_state`, `watch`, `requeue`, `pull_schedule` and `log`, which are pure; the other
 //! modules carry them out. The parts that suit any front end are public: the Kubernetes glue uses the same server.
 
+mod attribution;
 mod context;
 mod coordinator;
-mod doing;
 mod heartbeat;
 pub mod log;
 mod log_forwarder;

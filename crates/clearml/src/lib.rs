@@ -23,7 +23,7 @@ mod stop;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use divvy_api::front_end::{Withdrawal, WorkerHold};
+use divvy_api::front_end::{TellHolds, Withdrawal};
 use divvy_core::{Amount, QueueName};
 use tokio::sync::mpsc;
 
@@ -87,9 +87,6 @@ pub enum Mode {
     /// One task at a time on all of them, under the daemon's own name: `NAME:gpu0,1`, or `NAME:0` without `--gpus`.
     Plain { gpus: Option<String> },
 }
-
-/// Tells the daemon which parts of GPUs other daemons' workers use: all of them, each time.
-pub type TellHolds = Box<dyn Fn(Vec<WorkerHold>)>;
 
 /// What ties the front end to the daemon in whose process it runs, besides calls over the socket.
 pub struct Ties {

@@ -4,11 +4,11 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use divvy_agent::FrontEndTask;
 use divvy_agent::home::Home;
-use divvy_agent::{FrontEndTask, TellHolds};
 use divvy_api::daemon::ClearMlOptions;
 use divvy_api::error_chain::error_chain;
-use divvy_api::front_end::Withdrawal;
+use divvy_api::front_end::{TellHolds, Withdrawal};
 use divvy_api::v1::{Error, ErrorCode, FrontEnd};
 use divvy_clearml::config::ConfigError;
 use divvy_clearml::projects::{Projects, Source};

@@ -7,15 +7,12 @@ use std::fmt;
 use std::io;
 use std::thread;
 
-use divvy_api::front_end::WorkerHold;
+use divvy_api::front_end::TellHolds;
 use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode, FrontEnd};
 use tokio::sync::oneshot;
 
 use crate::http::withdraw::Withdraw;
-
-/// Tells the controller which parts of GPUs other daemons' workers use: all of them, each time.
-pub type TellHolds = Box<dyn Fn(Vec<WorkerHold>) + Send>;
 
 /// What a front end does all the while.
 pub type Work = Box<dyn FnOnce(&Home, u32, TellHolds) -> Result<(), Error> + Send>;
@@ -26,8 +23,8 @@ pub struct FrontEndTask {
     pub about: FrontEnd,
     /// The daemon's first line: what its tasks run in.
     pub notice: String,
-    /// Works until it is told to stop, or cannot; given the daemon's home, how many GPUs it serves, and the way to tell
-    /// what others use of them.
+    /// Works until the daemon stops it, or cannot work. It gets the daemon's home, the number of GPUs that the daemon
+    /// serves, and the way to tell which parts of them other daemons' workers use.
     pub run: Work,
     /// Takes a job's task out of its queue.
     pub withdraw: Withdraw,

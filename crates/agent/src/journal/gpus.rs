@@ -1,4 +1,4 @@
-//! The GPUs that the journal knows, and the numbers by which rows for people name them.
+//! The table of known GPUs by UUID, and the renumbering of rows that name a GPU by its index.
 
 use std::collections::BTreeSet;
 

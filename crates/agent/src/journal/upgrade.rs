@@ -212,7 +212,7 @@ fn a_journal_of_every_earlier_version_knows_its_gpus_by_their_uuids() {
         );
         assert_eq!(grant(&runs), (3, "gpu3.5a".to_owned()), "{version}");
         assert_eq!(runs.state.grants()[0].label, "gpu3.5a", "{version}");
-        // What has ended is told by its label of then, and found by the GPU's number of now.
+        // An allocation that has ended keeps its label; its index is the GPU's present number.
         assert_eq!(grant(&job(1)), (3, "gpu0.25a".to_owned()), "{version}");
     }
 }

@@ -1,4 +1,4 @@
-//! A GPU that the journal knows: by its UUID, with the number that people call it by since the last start.
+//! A known GPU: its UUID, its index for people since the last start, and what it was when it was last listed.
 
 use divvy_core::{Gpu, GpuUuid};
 use jiff::Timestamp;

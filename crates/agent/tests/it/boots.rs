@@ -252,6 +252,12 @@ async fn a_placement_that_the_journal_refuses_fails_its_job_and_not_the_daemon()
     assert_eq!(ended(&client, &next.id).await.exit_code, Some(0));
 }
 
+/// Puts a GPU into MIG mode.
+const MIG: GpuChange = GpuChange {
+    mode: GpuMode::Mig,
+    dry_run: false,
+};
+
 #[tokio::test]
 async fn mig_mode_that_ended_with_a_reboot_is_back_before_its_queue_is_judged() {
     if !crate::mig::is_root() {
@@ -260,11 +266,7 @@ async fn mig_mode_that_ended_with_a_reboot_is_back_before_its_queue_is_judged() 
     let mut home = machine("h100-80gb:1");
     home.start(&[]);
     let client = home.connect();
-    let change = GpuChange {
-        mode: GpuMode::Mig,
-        dry_run: false,
-    };
-    client.change_gpu("0", &change).await.unwrap();
+    client.change_gpu("0", &MIG).await.unwrap();
     until_async("the GPU is divided".to_owned(), async || {
         let gpus = client.gpus().await.unwrap();
         (gpus[0].mode == "mig").then_some(())
@@ -295,11 +297,7 @@ async fn a_profile_that_the_driver_calls_otherwise_serves_its_queue_and_its_jobs
     // A queue of instances needs a GPU in MIG mode at the first start.
     home.start(&["--dynamic-gpus", "--queue", "one=1"]);
     let client = home.connect();
-    let change = GpuChange {
-        mode: GpuMode::Mig,
-        dry_run: false,
-    };
-    client.change_gpu("0", &change).await.unwrap();
+    client.change_gpu("0", &MIG).await.unwrap();
     assert_eq!(home.stop(), 0);
     home.start(&words);
     let client = home.connect();

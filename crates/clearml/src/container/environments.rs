@@ -1,4 +1,4 @@
-//! Environments that a task's agent builds in its slot's own folder.
+//! Virtual environments (venvs) of tasks in processes, in the slot's own folder: the removal of unfinished ones.
 //!
 //! `clearml-agent` takes a folder such as `venvs-builds.gpu0.5a/3.11` for an environment as soon as it exists. A task
 //! that is stopped while virtualenv works leaves half of one, and every later task of that slot would fail with

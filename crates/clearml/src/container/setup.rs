@@ -536,11 +536,8 @@ mod tests {
             ("-v /data:/data", "-v|/data:/data"),
             ("--shm-size 1g", "--shm-size|1g"),
             ("--label a=b", "--label|a=b"),
-            // Of bookingchallenge2020's clearml.conf, and other forms.
-            (
-                "-v /home/elior/data:/opt/data",
-                "-v|/home/elior/data:/opt/data",
-            ),
+            // Of another public clearml.conf, and other forms.
+            ("-v /home/ana/data:/opt/data", "-v|/home/ana/data:/opt/data"),
             (" -v  /a:/a -v /b:/b ", "-v|/a:/a|-v|/b:/b"),
             ("-e A=\"b c\"", "-e|A=b c"),
             ("-e 'A=b c'", "-e|A=b c"),

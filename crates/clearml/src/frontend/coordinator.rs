@@ -4,18 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use divvy_api::front_end::{Withdrawal, Withdrawn, WorkerHold};
+use divvy_api::front_end::{TellHolds, Withdrawal, Withdrawn, WorkerHold};
 use divvy_api::v1::{self, Job, JobQuery, JobState};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::attribution::of_waiting;
 use super::context::Context;
-use super::doing::of_waiting;
 use super::poll::{PollRequest, PollResult, holds, poll_server, uses_its_gpus};
 use super::pull_schedule::Gate;
 use super::queue::{GrantEvent, QUEUE, ServedQueue, TASK, is_granted};
-use super::queue_mirror::{Mirror, MirrorStep, steps};
+use super::queue_mirror::{CancelReason, Mirror, MirrorStep, steps};
 use super::record::Record;
 use super::setup::Queue;
 use super::task_runner::{TaskNotice, TaskRunner, TaskSnapshot, recovered_job};
@@ -23,7 +23,7 @@ use super::task_state::{ClaimPhase, Outcome, TaskLifecycle};
 use crate::projects::Projects;
 use crate::server::{Task, Worker, now_ms};
 use crate::slot::{is_slot_of, slot_id};
-use crate::{Error, StopSignal, TellHolds, Ties};
+use crate::{Error, StopSignal, Ties};
 
 /// Tasks of a queue that are looked at where each project has its own turn.
 const LOOKED_AT: usize = 256;
@@ -555,14 +555,11 @@ impl Coordinator {
             }
             return;
         }
-        let over: Vec<Mirror> = line
-            .view
-            .mirrors
-            .extract_if(.., |mirror| mirror.job == job)
-            .collect();
-        let why = "its slice was not claimed in time";
-        let over = over.into_iter().map(|mirror| (mirror.job, why.to_owned()));
-        end_jobs(&self.context, over.collect());
+        let mirrors = &mut line.view.mirrors;
+        let over = mirrors.extract_if(.., |mirror| mirror.job == job);
+        let over = over.map(|mirror| (mirror, Some("its slice was not claimed in time")));
+        let over = over.collect();
+        end_jobs(&self.context, &line.facts.id, over);
     }
 
     /// Brings the agent's jobs to what they ought to be.
@@ -578,29 +575,20 @@ impl Coordinator {
     async fn step(&mut self, at: usize) -> bool {
         let steps = steps(&self.lines[at].view);
         let is_more = !steps.is_empty();
-        let (mut gone, mut moved) = (Vec::new(), Vec::new());
-        let waits: BTreeSet<String> = (self.lines[at].view.tasks.iter())
-            .map(|queued| queued.task.clone())
-            .collect();
-        for step in &steps {
-            let MirrorStep::Cancel(mirror) = step else {
-                continue;
-            };
-            match waits.contains(&mirror.task) {
-                true => moved.push((
-                    mirror.job.clone(),
-                    "its place in the queue has changed on the ClearML server".to_owned(),
-                )),
-                false => gone.push((mirror.task.clone(), mirror.job.clone())),
+        let (cancels, steps): (Vec<MirrorStep>, Vec<MirrorStep>) = steps
+            .into_iter()
+            .partition(|step| matches!(step, MirrorStep::Cancel(..)));
+        let mut over = Vec::with_capacity(cancels.len());
+        for cancel in cancels {
+            if let MirrorStep::Cancel(mirror, why) = cancel {
+                self.lines[at].view.mirrors.retain(|other| *other != mirror);
+                over.push((mirror, known_reason(why)));
             }
         }
-        end_jobs(&self.context, moved);
-        end_jobs_of_gone(&self.context, &self.lines[at].facts.id, gone);
+        end_jobs(&self.context, &self.lines[at].facts.id, over);
         for step in steps {
             match step {
-                MirrorStep::Cancel(mirror) => {
-                    self.lines[at].view.mirrors.retain(|other| *other != mirror);
-                }
+                MirrorStep::Cancel(..) => unreachable!("they come first"),
                 MirrorStep::Submit(queued) => {
                     let line = &mut self.lines[at];
                     // The first of its project was refused, and the next ones keep their order.
@@ -631,8 +619,8 @@ impl Coordinator {
             return;
         };
         if !is_granted(&job) {
-            let why = "it lost its slice before its task was claimed".to_owned();
-            end_jobs(&self.context, vec![(mirror.job, why)]);
+            let why = Some("it lost its slice before its task was claimed");
+            end_jobs(&self.context, &line.facts.id, vec![(mirror, why)]);
             return;
         }
         line.view.claiming = true;
@@ -672,31 +660,33 @@ impl Coordinator {
     }
 }
 
-/// Ends jobs that stand for tasks which are not claimed, each with its reason. An error says that a job has ended.
-fn end_jobs(context: &Arc<Context>, jobs: Vec<(String, String)>) {
-    if jobs.is_empty() {
-        return;
+/// Why a job stands for its task no longer, in words; `None`: the server knows.
+fn known_reason(why: CancelReason) -> Option<&'static str> {
+    match why {
+        CancelReason::Left => None,
+        CancelReason::Closed => Some("the daemon pulls no tasks of this queue now"),
+        CancelReason::Moved => Some("its task's place in the queue, or project, has changed"),
     }
-    let context = Arc::clone(context);
-    tokio::task::spawn_local(async move {
-        for (job, why) in jobs {
-            context.end_job(&job, why, true).await;
-        }
-    });
 }
 
-/// Ends the jobs of tasks that are not in their queue any more, given as task and job, and says whose doing that was.
-fn end_jobs_of_gone(context: &Arc<Context>, queue: &str, gone: Vec<(String, String)>) {
-    if gone.is_empty() {
+/// Ends jobs of a queue that stand for tasks which are not claimed, each with its reason; without one, the server says
+/// why the task left the queue.
+fn end_jobs(context: &Arc<Context>, queue: &str, jobs: Vec<(Mirror, Option<&'static str>)>) {
+    if jobs.is_empty() {
         return;
     }
     let (context, queue) = (Arc::clone(context), queue.to_owned());
     tokio::task::spawn_local(async move {
-        let tasks: Vec<String> = gone.iter().map(|(task, _)| task.clone()).collect();
-        let mut words = of_waiting(&context, &queue, &tasks).await;
-        for (task, job) in gone {
-            let why = words.remove(&task).unwrap_or_default();
-            context.end_job(&job, why, true).await;
+        let left = jobs.iter().filter(|(_, why)| why.is_none());
+        let left: Vec<String> = left.map(|(mirror, _)| mirror.task.clone()).collect();
+        let mut words = match left.is_empty() {
+            true => BTreeMap::new(),
+            false => of_waiting(&context, &queue, &left).await,
+        };
+        for (mirror, why) in jobs {
+            let words = words.remove(&mirror.task);
+            let why = why.map(str::to_owned).or(words).unwrap_or_default();
+            context.end_job(&mirror.job, why, true).await;
         }
     });
 }

@@ -47,7 +47,7 @@ pub struct PollResult {
 /// Tasks whose names one call asks for.
 const MOST_NAMED: usize = 200;
 
-/// Slots of our name that are looked at: sixteen times as many as eight GPUs have with the smallest fraction.
+/// Slots of our name that the front end looks at: sixteen times as many as eight GPUs have with the smallest fraction.
 const MOST_SLOTS: usize = 1024;
 
 /// How many seconds a worker may be unheard and still counts.

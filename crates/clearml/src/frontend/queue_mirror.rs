@@ -49,11 +49,22 @@ pub struct Mirror {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MirrorStep {
     /// Cancel this task's job.
-    Cancel(Mirror),
+    Cancel(Mirror, CancelReason),
     /// Submit a job for this task.
     Submit(Queued),
     /// Claim it: it is the first of its project, and has its slice.
     Claim(Mirror),
+}
+
+/// Why a job stands for its task no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CancelReason {
+    /// The task is not in the queue any more.
+    Left,
+    /// It waits, and no tasks are pulled now.
+    Closed,
+    /// It waits at another place, or in another project of the node.
+    Moved,
 }
 
 /// The steps that bring a queue's jobs to the wanted state. A task that its project's quota holds back waits alone: the
@@ -76,17 +87,26 @@ pub fn steps(view: &View) -> Vec<MirrorStep> {
     let waiting: BTreeSet<(&str, &ProjectPlacement)> = (view.tasks.iter())
         .map(|queued| (queued.task.as_str(), &queued.place))
         .collect();
+    let cancelled = |mirror: &Mirror| {
+        let waits = (view.tasks.iter()).any(|queued| queued.task == mirror.task);
+        let why = match (waits, view.pulls) {
+            (false, _) => CancelReason::Left,
+            (true, false) => CancelReason::Closed,
+            (true, true) => CancelReason::Moved,
+        };
+        MirrorStep::Cancel(mirror.clone(), why)
+    };
     for mirror in &view.mirrors {
         let place = &mirror.place;
         if !waiting.contains(&(mirror.task.as_str(), place)) {
-            cancel.push(MirrorStep::Cancel(mirror.clone()));
+            cancel.push(cancelled(mirror));
             continue;
         }
         let count = right.entry(place).or_default();
         let next = wanted.get(place).and_then(|tasks| tasks.get(*count));
         if broken.contains(place) || next.is_none_or(|next| next.task != mirror.task) {
             broken.insert(place);
-            cancel.push(MirrorStep::Cancel(mirror.clone()));
+            cancel.push(cancelled(mirror));
             continue;
         }
         if *count == 0 && mirror.granted && claim.is_none() && !view.claiming {
@@ -169,11 +189,30 @@ mod tests {
 
     fn said(view: &View) -> Vec<String> {
         let say = |step| match step {
-            MirrorStep::Cancel(mirror) => format!("cancel {}", mirror.task),
+            MirrorStep::Cancel(mirror, _) => format!("cancel {}", mirror.task),
             MirrorStep::Submit(queued) => format!("submit {}", queued.task),
             MirrorStep::Claim(mirror) => format!("claim {}", mirror.task),
         };
         steps(view).into_iter().map(say).collect()
+    }
+
+    #[test]
+    fn a_cancelled_job_says_whether_its_task_left_the_queue() {
+        let reason = |tasks: &[&str], pulls: bool| {
+            let mut view = view(tasks, &[("a@p", false)]);
+            view.pulls = pulls;
+            let steps = steps(&view).into_iter();
+            let mut reasons = steps.filter_map(|step| match step {
+                MirrorStep::Cancel(_, why) => Some(why),
+                _ => None,
+            });
+            reasons.next()
+        };
+        assert_eq!(reason(&["a@p"], true), None);
+        assert_eq!(reason(&["b@p"], true), Some(CancelReason::Left));
+        assert_eq!(reason(&["b@p", "a@p"], true), Some(CancelReason::Moved));
+        assert_eq!(reason(&["a@p"], false), Some(CancelReason::Closed));
+        assert_eq!(reason(&["b@p"], false), Some(CancelReason::Left));
     }
 
     #[test]
@@ -298,7 +337,7 @@ mod tests {
             view.pulls = pulls;
             for step in steps(&view) {
                 match step {
-                    MirrorStep::Cancel(mirror) => view.mirrors.retain(|other| *other != mirror),
+                    MirrorStep::Cancel(mirror, _) => view.mirrors.retain(|other| *other != mirror),
                     MirrorStep::Submit(Queued { task, place }) => view.mirrors.push(Mirror { job: task.clone(), task, place, granted: false }),
                     MirrorStep::Claim(_) => unreachable!("nothing is granted"),
                 }

@@ -224,8 +224,8 @@ impl TaskLifecycle {
         }
     }
 
-    /// Of one that is cancelled while it waits. A record of an earlier run says nothing of that: then the task goes back,
-    /// and the cancel was not acknowledged.
+    /// Of a task that a user of this machine cancels while it waits. Its record does not say so: the next daemon puts the
+    /// task back into its queue, because no client got an answer.
     pub fn withdrawing() -> Self {
         Self {
             passes: true,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use divvy_api::client::Client;
 use divvy_api::home::{Holder, Home, LockFile};
-use divvy_api::v1::{Error, ErrorCode, FrontEnd, Job, JobState, Node};
+use divvy_api::v1::{Error, ErrorCode, FrontEnd, Gpu, Job, JobState, Node};
 use divvy_core::{GpuSelection, GpuUuid, parse_gpus};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -97,7 +97,7 @@ fn stop_unresponsive(home: &Home, meant: &Meant<'_>, error: Error) -> Outcome {
         Meant::Workers(_) => {
             Some("its worker is unknown while it does not respond; omit the worker to stop it")
         }
-        Meant::Gpus(_) | Meant::Uuids(_) => {
+        Meant::Gpus(_) => {
             Some("its GPUs are unknown while it does not respond; omit --gpus to stop it")
         }
     };
@@ -241,8 +241,7 @@ pub async fn status() -> Outcome {
 enum Meant<'a> {
     Any,
     Workers(&'a [String]),
-    Gpus(Vec<u32>),
-    Uuids(Vec<GpuUuid>),
+    Gpus(GpuSelection),
 }
 
 impl<'a> Meant<'a> {
@@ -272,8 +271,7 @@ impl<'a> Meant<'a> {
         let gpus = gpus.map_err(|error| usage(format!("--gpus: {error}"), error.hint()))?;
         Ok(match gpus {
             GpuSelection::All => Self::Any,
-            GpuSelection::Indices(gpus) => Self::Gpus(gpus),
-            GpuSelection::Uuids(gpus) => Self::Uuids(gpus),
+            named => Self::Gpus(named),
         })
     }
 
@@ -281,51 +279,43 @@ impl<'a> Meant<'a> {
         match self {
             Self::Any => Ok(()),
             Self::Workers(workers) => check_worker(node, workers),
-            Self::Gpus(gpus) => check_gpus(node, gpus, client).await,
-            Self::Uuids(named) => check_uuids(named, client).await,
+            Self::Gpus(named) => check_gpus(node, named, client).await,
         }
     }
 }
 
-/// The same, by UUID.
-async fn check_uuids(named: &[GpuUuid], client: &Client) -> Result<()> {
-    let served = client.gpus().await?;
-    let is_named = |uuid: &str| named.iter().any(|one| one.to_string() == uuid);
-    if served.len() == named.len() && served.iter().all(|gpu| is_named(&gpu.uuid)) {
-        return Ok(());
-    }
-    let uuids: Vec<&str> = served.iter().map(|gpu| gpu.uuid.as_str()).collect();
-    let why = format!("the daemon here serves other GPUs: {}", uuids.join(", "));
-    let error = Error::new(ErrorCode::NotFound, why);
-    Err(error.hint("omit --gpus to stop this daemon, or set DIVVY_HOME to the other daemon's"))
-}
-
 /// Refuses to stop the daemon of other GPUs than those that were named.
-async fn check_gpus(node: &Node, named: &[u32], client: &Client) -> Result<()> {
+async fn check_gpus(node: &Node, named: &GpuSelection, client: &Client) -> Result<()> {
     let worker = node.front_end.as_ref().map(|front| front.worker.as_str());
     // A worker is called by the GPUs that its daemon was started with, whatever numbers they have now.
-    if worker.and_then(gpus_of_worker).as_deref() == Some(named) {
+    if worker.and_then(gpus_of_worker).as_ref() == Some(named) {
         return Ok(());
     }
-    let mut gpus: Vec<u32> = client.gpus().await?.iter().map(|gpu| gpu.index).collect();
-    gpus.sort_unstable();
-    if gpus == named {
+    let served = client.gpus().await?;
+    let uuid = |gpu: &Gpu| gpu.uuid.parse::<GpuUuid>().ok();
+    let is_named = |gpu: &Gpu| uuid(gpu).is_some_and(|uuid| named.names(gpu.index, &uuid));
+    if named.count() == Some(served.len()) && served.iter().all(is_named) {
         return Ok(());
     }
-    let listed = |gpus: &[u32]| {
-        let gpus: Vec<String> = gpus.iter().map(ToString::to_string).collect();
-        format!(
-            "GPU{} {}",
-            if gpus.len() == 1 { "" } else { "s" },
-            gpus.join(",")
-        )
+    // As they were named.
+    let served = match named {
+        GpuSelection::Uuids(_) => GpuSelection::Uuids(served.iter().filter_map(uuid).collect()),
+        GpuSelection::All | GpuSelection::Indices(_) => {
+            let mut gpus: Vec<u32> = served.iter().map(|gpu| gpu.index).collect();
+            gpus.sort_unstable();
+            GpuSelection::Indices(gpus)
+        }
+    };
+    let listed = |gpus: &GpuSelection| {
+        let plural = if gpus.count() == Some(1) { "" } else { "s" };
+        format!("GPU{plural} {gpus}")
     };
     let is = worker.map_or_else(String::new, |worker| format!(" (worker {worker})"));
     let error = Error::new(
         ErrorCode::NotFound,
         format!(
             "the daemon here serves {}{is}, not {}",
-            listed(&gpus),
+            listed(&served),
             listed(named)
         ),
     );
@@ -333,13 +323,12 @@ async fn check_gpus(node: &Node, named: &[u32], client: &Client) -> Result<()> {
 }
 
 /// `0,1,2` of `node1:dgpu0-2`.
-fn gpus_of_worker(worker: &str) -> Option<Vec<u32>> {
+fn gpus_of_worker(worker: &str) -> Option<GpuSelection> {
     let (_, gpus) = worker.rsplit_once(':')?;
     let gpus = gpus.strip_prefix('d').unwrap_or(gpus).strip_prefix("gpu")?;
-    match parse_gpus(&[gpus]) {
-        Ok(GpuSelection::Indices(gpus)) => Some(gpus),
-        _ => None,
-    }
+    parse_gpus(&[gpus])
+        .ok()
+        .filter(|gpus| matches!(gpus, GpuSelection::Indices(_)))
 }
 
 /// Refuses to stop another worker than those that were named.
@@ -429,6 +418,7 @@ mod tests {
             ("node1:0", None),
             ("mine", None),
         ] {
+            let gpus = gpus.map(GpuSelection::Indices);
             assert_eq!(gpus_of_worker(worker), gpus, "{worker}");
         }
     }

@@ -69,7 +69,7 @@ impl InvalidValue {
     }
 }
 
-/// Problems of a file that are told: a screen of them.
+/// Most problems of a file that the glue prints: a screen.
 const MOST_PROBLEMS: usize = 20;
 
 /// The problems of a file, in the order in which they were found.

@@ -1,4 +1,4 @@
-//! Starts of daemons, as rows: what the driver lists, and what becomes of the GPUs of the start before.
+//! Table tests of the identity of GPUs over starts: the GPUs that the driver lists, and those of the start before.
 
 use divvy_core::{Bytes, GpuSelection, parse_gpus};
 use divvy_driver::nvml::mig::MigMode;

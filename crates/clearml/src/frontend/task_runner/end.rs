@@ -5,7 +5,7 @@ use divvy_api::v1::{CancelJob, ErrorCode, JobState};
 use super::job::{JobSight, end_of};
 use super::start::{HOST_PROPERTY, JOB_PROPERTY};
 use super::{TaskNotice, TaskRunner};
-use crate::frontend::doing::{of_running, of_waiting};
+use crate::frontend::attribution::{of_running, of_waiting};
 use crate::frontend::task_state::{Ending, Event, FinalStatus, JobEnd, Outcome, StopReason};
 use crate::server::Subcode;
 

@@ -1,5 +1,5 @@
-//! Whose doing an end was: what happened to a task on the server, in words for the job's record. Pure but for the
-//! calls that read the task and its user's name.
+//! Attribution of an end: which user or worker of the server stopped, reset, dequeued or took a task, in words for the
+//! job's record. Pure but for the calls that read the task and its user's name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
