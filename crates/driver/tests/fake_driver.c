@@ -104,7 +104,8 @@ static unsigned sets, registered, told;
 
 int nvmlEventSetCreate(unsigned **set)
 {
-    if (sets++ > 0) return NOT_SUPPORTED;
+    if (sets > 0) return NOT_SUPPORTED;
+    sets = 1;
     *set = &sets;
     registered = told = 0;
     return OK;

@@ -10,9 +10,11 @@ use super::super::health::{DriverHealth, INTERVAL, MAX_XIDS, RemappedRows};
 use super::super::source::Source;
 use super::*;
 
-/// Set in the process that is a machine's only user: the path of the machine's state.
+/// The path of the machine's state, for the simulator too.
 const STATE: &str = "DIVVY_SIM_STATE";
-const INSIDE: &str = "DIVVY_TEST_OBSERVATION";
+
+/// Set in the process that is a machine's only user.
+const INSIDE: &str = "OBSERVED_MACHINE";
 
 /// Runs `body` in a process of its own on a machine with these GPUs; `test` is the name of the test that asks for it.
 #[track_caller]
