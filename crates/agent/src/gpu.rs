@@ -4,6 +4,7 @@
 //! Used by: `checkpoint`, `controller`, `http`, `daemon`, `diagnostics`, `standalone`.
 
 pub mod attribution;
+pub mod health;
 pub mod mig;
 mod nvml;
 mod observer;
@@ -16,6 +17,7 @@ pub mod slice;
 pub mod source;
 mod utilisation;
 pub mod watched_jobs;
+mod xids;
 
 use std::sync::Arc;
 
@@ -32,6 +34,7 @@ use crate::gpu::mig::discover::MigCapabilities;
 use crate::model::gpu_mode::RequestedMode;
 use crate::model::usage::meter::UtilisationSample;
 
+use health::{DriverHealth, GpuXid};
 use outside::OutsideProcess;
 use sample::GpuSample;
 
@@ -40,6 +43,8 @@ use sample::GpuSample;
 pub struct Observation {
     pub gpus: Vec<ObservedGpu>,
     pub troubles: Vec<FaultyGpu>,
+    /// The driver's error reports since the observation before: at most [`health::MAX_XIDS`], the rest comes with the next.
+    pub xids: Vec<GpuXid>,
 }
 
 /// A GPU that does not answer, or not sensibly.
@@ -71,6 +76,8 @@ pub struct ObservedGpu {
     pub processes: Vec<GpuProcess>,
     /// `None` for a GPU that knows no MIG.
     pub mig: Option<GpuMigState>,
+    /// Its errors, as they were at most [`health::INTERVAL`] ago.
+    pub health: DriverHealth,
     /// It is powered down: everything else is what it was when it was asked last.
     pub asleep: bool,
 }
@@ -339,6 +346,7 @@ mod tests {
                 instances: Vec::new(),
                 error: None,
             }),
+            health: DriverHealth::default(),
             asleep: false,
         };
         GpuSample {

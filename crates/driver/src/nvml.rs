@@ -1,4 +1,4 @@
-//! The safe NVML layer: identity, memory, processes and utilisation of GPUs.
+//! The safe NVML layer: identity, memory, processes, utilisation and errors of GPUs.
 //!
 //! Not nvml-wrapper: the shim and the simulator need the raw table anyway, and that one is held against the headers by a
 //! compiler; what the agent asks is a dozen calls, each of which has to fail alone and say which call and which GPU it was.
@@ -6,6 +6,7 @@
 //! Reads only, but for [`mig`]. What is on a GPU changes between two calls; nothing here is a consistent picture of two figures.
 
 pub mod entries;
+pub mod health;
 pub mod mig;
 
 use std::collections::BTreeMap;
@@ -67,6 +68,13 @@ library! {
         nvmlDeviceGetDeviceHandleFromMigDeviceHandle,
         nvmlDeviceGetGpuInstanceId,
         nvmlDeviceGetComputeInstanceId,
+        nvmlDeviceGetTotalEccErrors,
+        nvmlDeviceGetRemappedRows,
+        nvmlDeviceGetSupportedEventTypes,
+        nvmlDeviceRegisterEvents,
+        nvmlEventSetCreate,
+        nvmlEventSetWait_v2,
+        nvmlEventSetFree,
     }
 }
 

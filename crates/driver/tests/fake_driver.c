@@ -2,14 +2,15 @@
  *   0  is well; lists 200 processes, some of them twice, and the caller once it has a context
  *   1  is lost: it has a handle, and every call about it fails
  *   2  has not even a handle
- *   3  does not list the caller, knows neither version 2 of memory information nor utilisation nor MPS
+ *   3  does not list the caller, knows neither version 2 of memory information nor utilisation nor MPS, has no ECC and
+ *      reports no Xid
  * Declared here by hand: NVIDIA's headers are not needed to build it. */
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { OK = 0, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, LOST = 15, VERSION_MISMATCH = 25 };
+enum { OK = 0, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, TIMEOUT = 10, LOST = 15, VERSION_MISMATCH = 25 };
 enum { GPUS = 4, LISTED = 200, CONTEXT = 432 << 20 };
 struct gpu { int index; };
 struct memory_v1 { unsigned long long total, free, used; };
@@ -17,6 +18,7 @@ struct memory_v2 { unsigned version; unsigned long long total, reserved, free, u
 struct pci { char legacy[16]; unsigned domain, bus, device, ids, subsystem; char bus_id[32]; };
 struct process { unsigned pid; unsigned long long used; unsigned gi, ci; };
 struct rates { unsigned gpu, memory; };
+struct event { struct gpu *gpu; unsigned long long type, data; unsigned gi, ci; };
 
 static struct gpu gpus[GPUS] = {{0}, {1}, {2}, {3}};
 static int contexts[GPUS];
@@ -80,6 +82,56 @@ int nvmlDeviceGetUtilizationRates(struct gpu *gpu, struct rates *rates)
     if (gpu->index == 3) return NOT_SUPPORTED;
     *rates = (struct rates){42, 17};
     return answers(gpu);
+}
+
+int nvmlDeviceGetTotalEccErrors(struct gpu *gpu, unsigned type, unsigned counter, unsigned long long *count)
+{
+    if (gpu->index == 3) return NOT_SUPPORTED;
+    *count = type == 1 && counter == 0 ? 7 : 99;
+    return answers(gpu);
+}
+
+int nvmlDeviceGetRemappedRows(struct gpu *gpu, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed)
+{
+    if (gpu->index == 3) return NOT_SUPPORTED;
+    *corrected = 5, *uncorrected = 2, *pending = 1, *failed = 0;
+    return answers(gpu);
+}
+
+/* There is one event set. Each GPU that it watches has had one event, which NVML does not know. */
+static struct gpu *watched[GPUS];
+static unsigned sets, registered, told;
+
+int nvmlEventSetCreate(unsigned **set)
+{
+    if (sets > 0) return NOT_SUPPORTED;
+    sets = 1;
+    *set = &sets;
+    registered = told = 0;
+    return OK;
+}
+
+int nvmlEventSetFree(unsigned *set) { return --*set == 0 ? OK : 1; }
+
+int nvmlDeviceGetSupportedEventTypes(struct gpu *gpu, unsigned long long *types)
+{
+    *types = gpu->index == 3 ? 0x10 : 0x18;
+    return answers(gpu);
+}
+
+int nvmlDeviceRegisterEvents(struct gpu *gpu, unsigned long long types, unsigned *set)
+{
+    if (types != 8 || set != &sets || gpu->index == 3) return NOT_SUPPORTED;
+    watched[registered++] = gpu;
+    return OK;
+}
+
+int nvmlEventSetWait_v2(unsigned *set, struct event *event, unsigned timeout)
+{
+    if (set != &sets || timeout != 0 || registered == 0) return NOT_SUPPORTED;
+    if (told == registered) return TIMEOUT;
+    *event = (struct event){watched[told++], 8, 999, ~0u, ~0u};
+    return OK;
 }
 
 static int list(unsigned *count, struct process *out, const struct process *in, unsigned have)

@@ -152,12 +152,10 @@ impl Tracer {
             if let (Some(gpu), Some(machine)) =
                 (fault.lose_gpu, crate::engine::machine::opened::machine())
             {
-                machine
-                    .state
-                    .gpus()
-                    .get(gpu)
-                    .into_iter()
-                    .for_each(|gpu| gpu.lose());
+                let state = &machine.state;
+                if gpu < state.gpu_count() {
+                    state.lock().lose(gpu);
+                }
             }
             if fault.kill == Some(Moment::Before) {
                 die();

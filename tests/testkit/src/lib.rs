@@ -16,6 +16,7 @@
 //! markers                the part of a document that a program writes
 //! links                  a folder of symbolic links, made once for all test processes
 //! cgroup2_root           the root of control groups of version 2
+//! sim::control           orders to the simulated driver: a sick GPU, a reset
 //! programs               the folder of the programs and libraries that this workspace builds
 //! signals                the dispositions with which an interactive shell starts a program
 //! ```
@@ -38,6 +39,7 @@ pub mod programs;
 mod record;
 mod rng;
 pub mod signals;
+pub mod sim;
 mod wait;
 
 pub use cgroups::cgroup2_root;

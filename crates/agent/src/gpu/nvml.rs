@@ -2,23 +2,28 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use divvy_core::{Bytes, GpuUuid};
 use divvy_driver::nvml::{Device, Nvml};
 
+use super::health::{GpuXid, HealthReader};
 use super::mig::driver::Gpu;
 use super::source::{GpuDriver, MigReader, SourceError};
 use super::utilisation::UtilizationSampler;
+use super::xids::XidWatch;
 use super::{FaultyGpu, GpuOccupancy, GpuProcess, Observation, ObservedGpu, Power};
+use crate::host::clock::Instant;
 use crate::host::error::error_chain;
 
 /// NVML, loaded.
 pub struct NvmlDriver {
-    nvml: Nvml,
+    nvml: Arc<Nvml>,
     /// Which GPU had which index when it answered last.
     known: Mutex<BTreeMap<u32, GpuUuid>>,
     samples: UtilizationSampler,
+    health: HealthReader,
+    xids: Mutex<XidWatch>,
 }
 
 impl NvmlDriver {
@@ -28,9 +33,11 @@ impl NvmlDriver {
     /// When there is none.
     pub fn load(nvml: Option<&Path>) -> Result<Self, SourceError> {
         Ok(Self {
-            nvml: Nvml::load(nvml)?,
+            nvml: Arc::new(Nvml::load(nvml)?),
             known: Mutex::default(),
             samples: UtilizationSampler::default(),
+            health: HealthReader::default(),
+            xids: Mutex::default(),
         })
     }
 
@@ -56,6 +63,7 @@ impl NvmlDriver {
         let temperature_celsius = device.temperature().ok().flatten();
         Ok(ObservedGpu {
             mig: mig(device, &uuid, total)?,
+            health: self.health.read(device, &uuid, Instant::now()),
             utilization: self.samples.sample(device, &uuid, utilization_percent),
             uuid,
             index: identity.index,
@@ -89,24 +97,39 @@ impl GpuDriver for NvmlDriver {
     ) -> Result<Observation, SourceError> {
         let mut observation = Observation::default();
         for index in (0..self.nvml.device_count()?).filter(|index| !asleep.contains(index)) {
-            let observed = self.nvml.device(index).map_err(SourceError::from);
-            match observed.and_then(|device| self.observe_one(&device, mig)) {
+            let device = self.nvml.device(index).map_err(SourceError::from);
+            let observed = device.and_then(|device| {
+                let observed = self.observe_one(&device, mig)?;
+                let mut xids = lock(&self.xids);
+                xids.watch(&self.nvml, &device, &observed.uuid, Instant::now());
+                Ok(observed)
+            });
+            match observed {
                 Ok(observed) => {
                     lock(&self.known).insert(index, observed.uuid.clone());
                     observation.gpus.push(observed);
                 }
                 Err(error) => {
                     tracing::debug!(index, error = error_chain(&error), "a GPU does not respond");
+                    let uuid = lock(&self.known).get(&index).cloned();
+                    let is_lost = error.is_lost();
+                    if let Some(lost) = uuid.as_ref().filter(|_| is_lost) {
+                        lock(&self.xids).lose(lost);
+                    }
                     observation.troubles.push(FaultyGpu {
                         index,
-                        uuid: lock(&self.known).get(&index).cloned(),
-                        is_lost: error.is_lost(),
+                        uuid,
+                        is_lost,
                         message: error_chain(&error),
                     });
                 }
             }
         }
         Ok(observation)
+    }
+
+    fn xids(&self) -> Vec<GpuXid> {
+        lock(&self.xids).take()
     }
 
     fn occupancy(&self) -> Result<Vec<GpuOccupancy>, SourceError> {
@@ -148,3 +171,6 @@ impl GpuDriver for NvmlDriver {
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests;

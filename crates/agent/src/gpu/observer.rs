@@ -406,6 +406,7 @@ mod tests {
     use divvy_core::{Bytes, GpuUuid};
 
     use super::*;
+    use crate::gpu::health::DriverHealth;
     use crate::gpu::mig::driver::Gpu;
     use crate::gpu::source::{GpuDriver, MigReader};
 
@@ -547,12 +548,14 @@ mod tests {
                 utilization: None,
                 processes: Vec::new(),
                 mig: None,
+                health: DriverHealth::default(),
                 asleep: false,
             };
             let awake = (0..2).filter(|index| !asleep.contains(index));
             Ok(Observation {
                 gpus: awake.map(gpu).collect(),
                 troubles: Vec::new(),
+                xids: Vec::new(),
             })
         }
 

@@ -124,9 +124,11 @@ mod tests {
 
     use super::*;
     use crate::gpu::GpuProcess;
+    use crate::gpu::health::DriverHealth;
 
     fn gpu(processes: Vec<GpuProcess>) -> ObservedGpu {
         ObservedGpu {
+            health: DriverHealth::default(),
             asleep: false,
             uuid: GpuUuid::from_bytes([1; 16]),
             index: 0,

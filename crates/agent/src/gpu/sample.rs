@@ -17,6 +17,7 @@ use divvy_ledger::{
 };
 
 use super::attribution::{AttributedProcess, Attribution, Ownership, PidLookup, ProcessEvidence};
+use super::health::GpuXid;
 use super::outside::OutsideProcess;
 use super::watched_jobs::{self, WatchedJobs};
 use super::{FaultyGpu, GpuProcess, Observation, ObservedGpu};
@@ -32,6 +33,8 @@ pub struct NodeSample {
     pub gpus: Vec<GpuSample>,
     /// GPUs that do not answer.
     pub troubles: Vec<FaultyGpu>,
+    /// The driver's error reports since the sample before.
+    pub xids: Vec<GpuXid>,
     pub processes: HashMap<u32, AttributedProcess>,
     /// The evidence found inside those without a ledger.
     pub evidence: HashMap<u32, ProcessEvidence>,
@@ -164,6 +167,7 @@ pub fn build_sample(
     look.gpus = gpus;
     look.leftovers = look.find_leftovers(roster);
     look.troubles = observation.troubles;
+    look.xids = observation.xids;
     look
 }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use divvy_api::sync::lock;
 use divvy_core::{Bytes, GpuUuid};
 
+use super::health::GpuXid;
 use super::nvml::NvmlDriver;
 use super::{GpuOccupancy, Observation, Power};
 use crate::gpu::mig::discover::{self, MigCapabilities, MigStateError};
@@ -39,6 +40,12 @@ pub trait GpuDriver: Send + Sync {
         mig: MigReader<'_>,
         asleep: &BTreeSet<u32>,
     ) -> Result<Observation, SourceError>;
+
+    /// The Xid events of GPUs that were observed before, since the last call: at most
+    /// [`MAX_XIDS`](super::health::MAX_XIDS), the rest comes with the next.
+    fn xids(&self) -> Vec<GpuXid> {
+        Vec::new()
+    }
 
     /// As [`Source::occupancy`].
     ///
@@ -113,18 +120,27 @@ impl Source {
     }
 
     /// Everything about every GPU that answers, and what those say that do not: one that is in trouble hides no other.
+    /// Xid events stay with the driver for [`Self::observe_awake`].
     ///
     /// # Errors
     /// When the driver does not report even the number of GPUs.
     pub fn observe(&self) -> Result<Observation, SourceError> {
-        self.observe_awake(&BTreeSet::new())
+        self.observe_gpus(&BTreeSet::new())
     }
 
-    /// The same for the GPUs that are not powered down; the others, by index, are not asked for.
+    /// The same for the GPUs that are not powered down, with the Xid events since the last call; the others, by index,
+    /// are not asked for.
     ///
     /// # Errors
     /// When the driver does not report even the number of GPUs.
     pub fn observe_awake(&self, asleep: &BTreeSet<u32>) -> Result<Observation, SourceError> {
+        let mut observation = self.observe_gpus(asleep)?;
+        // Nothing fails after this: no event is lost.
+        observation.xids = self.driver.xids();
+        Ok(observation)
+    }
+
+    fn observe_gpus(&self, asleep: &BTreeSet<u32>) -> Result<Observation, SourceError> {
         let mig = |gpu: &dyn Gpu, uuid: &GpuUuid, total| self.mig_state(gpu, uuid, total);
         self.driver.observe(&mig, asleep)
     }

@@ -9,6 +9,7 @@ use divvy_driver::sys::nvml::nvmlReturn_t;
 use super::driver::SimulatedGpu;
 use super::kernel::Kind;
 use super::{World, clock, with};
+use crate::gpu::health::DriverHealth;
 use crate::gpu::mig::driver::Gpu;
 use crate::gpu::source::{GpuDriver, MigReader};
 use crate::gpu::{
@@ -146,6 +147,7 @@ impl World {
                 false => holders.iter().map(process).collect(),
             },
             mig: None,
+            health: DriverHealth::default(),
             asleep: false,
             utilization: worked,
         }

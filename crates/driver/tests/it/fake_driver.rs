@@ -1,10 +1,11 @@
 //! The safe layers over a driver whose GPUs misbehave: `fake_driver.c`, built by the C compiler when the test runs.
 
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use divvy_driver::cuda::{ContextOverhead, Source, context_overhead};
 use divvy_driver::load::{Library, LoadError};
+use divvy_driver::nvml::health::{RemappedRows, XidEvent, XidEvents};
 use divvy_driver::nvml::{Identity, Memory, Nvml, Process, Utilization};
 use divvy_driver::{Error, Uuid};
 
@@ -90,6 +91,55 @@ fn what_a_gpu_does_not_offer_is_done_without() {
     assert_eq!(device.utilization(), Ok(None));
     assert_eq!(device.process_utilization(0), Ok(None));
     assert_eq!(device.processes(), Ok(vec![]));
+}
+
+#[test]
+fn a_gpu_tells_its_memory_errors_where_it_counts_them() {
+    let nvml = nvml();
+    let well = nvml.device(0).expect("GPU 0");
+    assert_eq!(well.uncorrected_ecc_errors(), Ok(Some(7)));
+    let rows = RemappedRows {
+        uncorrectable: 2,
+        is_pending: true,
+        has_failed: false,
+    };
+    assert_eq!(well.remapped_rows(), Ok(Some(rows)));
+    let without = nvml.device(3).expect("GPU 3");
+    assert_eq!(without.uncorrected_ecc_errors(), Ok(None));
+    assert_eq!(without.remapped_rows(), Ok(None));
+    let lost = nvml.device(1).expect("GPU 1");
+    assert!(
+        lost.uncorrected_ecc_errors()
+            .is_err_and(|error| error.is_lost())
+    );
+    assert!(lost.remapped_rows().is_err_and(|error| error.is_lost()));
+}
+
+#[test]
+fn xid_events_name_the_gpu_and_a_dropped_set_is_freed() {
+    let nvml = Arc::new(nvml());
+    for _ in 0..2 {
+        let mut events = XidEvents::new(&nvml).expect("the only set");
+        let refused = XidEvents::new(&nvml).err().expect("a second one");
+        assert!(refused.is_unsupported());
+        // The driver's answers on an empty set are unknown: it is not asked.
+        assert_eq!(events.poll(), Ok(None));
+        let mut watch = |index: u8| {
+            let device = nvml.device(index.into()).expect("a handle");
+            events.watch(&device, uuid(index))
+        };
+        assert_eq!(watch(3), Ok(()), "it reports no Xid");
+        assert!(watch(1).is_err_and(|error| error.is_lost()));
+        assert_eq!(watch(0), Ok(()));
+        assert!(events.watches(uuid(0)) && events.watches(uuid(3)));
+        assert!(!events.watches(uuid(1)));
+        let event = XidEvent {
+            gpu: uuid(0),
+            xid: 999,
+        };
+        assert_eq!(events.poll(), Ok(Some(event)));
+        assert_eq!(events.poll(), Ok(None));
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The machine room: the state that all processes of a machine share, in one mapped file.
 //!
 //! ```text
-//! opened ─ state (file, lock) ─ slots (processes) ─ gpu ─ settings ─ accounting ─ share ─ ipc_event ─ wait
+//! opened ─ state (file, lock) ─ slots (processes) ─ gpu ─ health ─ settings ─ accounting ─ share ─ ipc_event ─ wait
 //! partitions, instances, mig_change, mig_mode: what MIG means for it
 //! checkpoint_state: locks and checkpoints      pids
 //! ```
@@ -14,6 +14,7 @@
 pub mod accounting;
 pub mod checkpoint_state;
 pub mod gpu;
+pub mod health;
 pub mod instances;
 pub mod ipc_event;
 pub mod mig_change;

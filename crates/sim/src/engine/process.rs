@@ -172,7 +172,7 @@ impl Process {
 
     /// Fails for a GPU that has fallen off the bus.
     pub fn check_gpu(&self, gpu: usize) -> Done {
-        if self.state().gpu(gpu).is_lost() {
+        if self.state().gpu(gpu).health.is_lost() {
             Err(CUresult::UNKNOWN)
         } else {
             Ok(())

@@ -79,7 +79,7 @@ impl Device {
     /// A handle of a GPU that answers.
     fn answering(handle: nvmlDevice_t) -> Done<Device> {
         let device = Device::of(handle)?;
-        if device.gpu().is_lost() {
+        if device.gpu().health.is_lost() {
             Err(nvmlReturn_t::GPU_IS_LOST)
         } else {
             Ok(device)

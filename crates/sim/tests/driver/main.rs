@@ -24,6 +24,7 @@ mod nvml;
 mod peer;
 mod setting;
 mod share;
+mod sick;
 mod slot;
 mod time;
 mod visible;

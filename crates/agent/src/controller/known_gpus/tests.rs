@@ -5,6 +5,7 @@ use divvy_driver::nvml::mig::MigMode;
 
 use super::*;
 use crate::gpu::FaultyGpu;
+use crate::gpu::health::DriverHealth;
 use crate::gpu::mig::GpuMigState;
 use crate::model::gpu_mode::{RequestedMode, effective_mode};
 
@@ -49,12 +50,14 @@ fn listed(text: &str) -> Observation {
                 instances: Vec::new(),
                 error: None,
             }),
+            health: DriverHealth::default(),
             asleep: false,
         }
     });
     Observation {
         gpus: gpus.collect(),
         troubles: Vec::new(),
+        xids: Vec::new(),
     }
 }
 

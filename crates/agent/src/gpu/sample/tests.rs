@@ -9,6 +9,7 @@ use divvy_core::reconcile::{Limiter, compare};
 use divvy_ledger::{Control, GpuSpec, Slice, SliceSpec};
 
 use super::*;
+use crate::gpu::health::DriverHealth;
 use crate::gpu::slice::GrantedSlice;
 use crate::host::process::evidence::KnownFile;
 
@@ -111,11 +112,13 @@ impl Scene {
             utilization: None,
             processes: processes.collect(),
             mig: None,
+            health: DriverHealth::default(),
             asleep: false,
         };
         let observation = Observation {
             gpus: vec![observed],
             troubles: Vec::new(),
+            xids: Vec::new(),
         };
         // All processes here were born before.
         let at = u64::MAX;

@@ -74,9 +74,10 @@ pub fn parts(home: &Home, gpu: usize, profile: u32, start: u32) -> Vec<u32> {
     parts.map(|part| part.parse().unwrap()).collect()
 }
 
-/// Something happens to the machine: `hold:0/1/0`, `release:0`, `lose:1`, `reboot`.
+/// Something happens to the machine: `hold:0/1/0`, `release:0`, `lose:1`, `sick:0=214`, `reboot`.
+#[track_caller]
 pub fn happen(home: &Home, what: &str) {
-    ask(home, &format!("happen {what}"));
+    divvy_testkit::sim::control(&state(home), &[what]);
 }
 
 /// Which GPUs are in MIG mode.
@@ -118,9 +119,6 @@ fn answers() {
     };
     let library = divvy_testkit::programs::folder().join("libdivvy_sim.so");
     let words: Vec<&str> = question.split_whitespace().collect();
-    if let ["happen", what] = words[..] {
-        return control(&library, what);
-    }
     let nvml = Nvml::load(Some(&library)).unwrap();
     let mut devices = nvml.devices().unwrap();
     println!();
@@ -213,20 +211,4 @@ fn add_parts(library: &Path, gpu: u32, instance: u32, parts: u32) {
         let done = unsafe { make(within, 0, &raw mut made) };
         assert_eq!(done, nvmlReturn_t::SUCCESS);
     }
-}
-
-fn control(library: &Path, order: &str) {
-    use divvy_driver::load::Library;
-    let library = Library::open(Some(library), "libdivvy_sim.so").unwrap();
-    let address = library.address(c"divvy_sim_control").unwrap();
-    let order = std::ffi::CString::new(order).unwrap();
-    // SAFETY: the simulator exports it with this signature.
-    let control = unsafe {
-        std::mem::transmute::<
-            *mut std::ffi::c_void,
-            unsafe extern "C" fn(*const std::ffi::c_char) -> u32,
-        >(address)
-    };
-    // SAFETY: a NUL-terminated string.
-    assert_eq!(unsafe { control(order.as_ptr()) }, 0);
 }

@@ -190,6 +190,10 @@ functions! {
         device: nvmlDevice_t, error_type: nvmlMemoryErrorType_t, counter_type: nvmlEccCounterType_t,
         ecc_counts: *mut c_ulonglong
     );
+    nvmlDeviceGetRemappedRows: (
+        device: nvmlDevice_t, corr_rows: *mut c_uint, unc_rows: *mut c_uint, is_pending: *mut c_uint,
+        failure_occurred: *mut c_uint
+    );
 
     // modes
     nvmlDeviceGetPersistenceMode: (device: nvmlDevice_t, mode: *mut nvmlEnableState_t);

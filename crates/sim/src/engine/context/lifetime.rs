@@ -18,6 +18,9 @@ impl Process {
         is_primary: bool,
     ) -> Done<Handle<Context>> {
         self.check_gpu(gpu)?;
+        if let Some(error) = self.state().gpu(gpu).health.context_error() {
+            return Err(error);
+        }
         let overhead = self
             .machine
             .config

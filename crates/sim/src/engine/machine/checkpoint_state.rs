@@ -179,7 +179,7 @@ impl Locked<'_> {
         let mut partitions = self.partitions_in_use(slot);
         partitions.find(|partition| {
             let queue = self.queue(slot, *partition);
-            !queue.is_done(queue.newest()) && !self.gpu(*partition).is_lost()
+            !queue.is_done(queue.newest()) && !self.gpu(*partition).health.is_lost()
         })
     }
 
@@ -227,7 +227,7 @@ impl Locked<'_> {
         partition: usize,
     ) -> Result<(), RestoreError> {
         let gpu = &self.gpus()[partition];
-        if gpu.is_lost() {
+        if gpu.health.is_lost() {
             return Err(RestoreError::Lost);
         }
         if gpu.mig.is_on() {

@@ -1,7 +1,8 @@
-//! One GPU of the shared machine: its identity, the bytes that are taken, and whether it is lost.
+//! One GPU of the shared machine: its identity, and the bytes that are taken.
 
 use crate::config::MigConfig;
 use crate::engine::machine::accounting::Records;
+use crate::engine::machine::health::Health;
 use crate::engine::machine::settings::Settings;
 use crate::engine::machine::state::{Locked, fill_text, text};
 use crate::engine::mig::Mig;
@@ -11,18 +12,18 @@ use crate::engine::mig::partition::{
 };
 use crate::engine::time::Engine;
 use crate::model::MAX_GPUS;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicU32, AtomicU64};
 
 #[repr(C)]
 pub struct Gpu {
     model_key: [u8; 32],
     uuid: [u8; 16],
     pci_bus: u32,
-    lost: AtomicU32,
     /// Bytes taken by all processes, on the whole GPU and in each of its GPU instances: derived from the slots and the
     /// shares, see [`Locked::sum_up`].
     used: [AtomicU64; PARTITIONS_PER_GPU],
+    pub health: Health,
     pub settings: Settings,
     pub mig: Mig,
     pub records: Records,
@@ -76,15 +77,6 @@ impl Gpu {
             Some(instance) => &self.compute_instances[instance as usize][unit.compute as usize],
             None => &self.engine,
         }
-    }
-
-    /// Whether the GPU has fallen off the bus. It does not come back.
-    pub fn is_lost(&self) -> bool {
-        self.lost.load(SeqCst) != 0
-    }
-
-    pub fn lose(&self) {
-        self.lost.store(1, SeqCst);
     }
 }
 

@@ -78,6 +78,7 @@ impl Locked<'_> {
         let mig = self.mig(gpu);
         mig.clear();
         mig.set_mode(on);
+        self.gpus()[gpu].health.restart();
         self.changed(gpu);
     }
 

@@ -45,7 +45,7 @@ use std::time::Duration;
 
 const MAGIC: [u8; 8] = *b"divvysim";
 
-const VERSION: u32 = 9;
+const VERSION: u32 = 10;
 
 const PAGE: usize = 4096;
 

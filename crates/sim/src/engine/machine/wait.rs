@@ -33,7 +33,7 @@ impl State {
                     locked.reap();
                 }
                 locked.advance(gpu);
-                if queue.is_done(ticket) || self.gpu(gpu).is_lost() {
+                if queue.is_done(ticket) || self.gpu(gpu).health.is_lost() {
                     self.slots()[waiter].set_awaited(None);
                     return;
                 }

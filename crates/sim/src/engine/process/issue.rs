@@ -36,7 +36,7 @@ impl Process {
             if let Some(ticket) = queue.push(self.state().now(), work) {
                 break ticket;
             }
-            if self.state().gpu(gpu).is_lost() {
+            if self.state().gpu(gpu).health.is_lost() {
                 break queue.newest();
             }
             self.state()

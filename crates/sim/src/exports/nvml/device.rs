@@ -38,6 +38,7 @@ exports! { nvml {
     nvmlDeviceGetVirtualizationMode: (device, mode) => virtualization;
     nvmlDeviceGetEccMode: (device, current, pending) => ecc_mode;
     nvmlDeviceGetTotalEccErrors: (device, kind, counter, count) => ecc_errors;
+    nvmlDeviceGetRemappedRows: (device, correctable, uncorrectable, pending, failed) => remapped_rows;
 } }
 
 fn device_name(device: nvmlDevice_t, text: *mut c_char, length: u32) -> Done {
@@ -235,11 +236,12 @@ fn virtualization(device: nvmlDevice_t, mode: *mut nvmlGpuVirtualizationMode_t) 
 }
 
 /// Data centre boards have ECC memory, always on here; others do not have it.
-fn with_ecc(device: nvmlDevice_t) -> Done {
-    if Device::answering(device)?.model().display {
+fn with_ecc(device: nvmlDevice_t) -> Done<Device> {
+    let device = Device::answering(device)?;
+    if device.model().display {
         Err(nvmlReturn_t::NOT_SUPPORTED)
     } else {
-        Ok(())
+        Ok(device)
     }
 }
 
@@ -254,12 +256,33 @@ fn ecc_mode(
     pending.set(nvmlEnableState_t::ENABLED)
 }
 
+/// Both counters begin anew with the driver; a board keeps the aggregate one.
 fn ecc_errors(
     device: nvmlDevice_t,
-    _kind: nvmlMemoryErrorType_t,
+    kind: nvmlMemoryErrorType_t,
     _counter: nvmlEccCounterType_t,
     count: *mut u64,
 ) -> Done {
+    let health = &with_ecc(device)?.gpu().health;
+    out(count)?.set(match kind {
+        nvmlMemoryErrorType_t::UNCORRECTED => health.uncorrected_ecc(),
+        _ => 0,
+    })
+}
+
+/// Not of a GPU in MIG mode, as nvml.h says.
+fn remapped_rows(
+    device: nvmlDevice_t,
+    correctable: *mut u32,
+    uncorrectable: *mut u32,
+    pending: *mut u32,
+    failed: *mut u32,
+) -> Done {
     with_ecc(device)?;
-    out(count)?.set(0)
+    let rows = undivided(device)?.gpu().health.remapped();
+    let (uncorrectable, pending, failed) = (out(uncorrectable)?, out(pending)?, out(failed)?);
+    out(correctable)?.set(0)?;
+    uncorrectable.set(rows.uncorrectable)?;
+    pending.set(u32::from(rows.is_pending))?;
+    failed.set(u32::from(rows.has_failed))
 }

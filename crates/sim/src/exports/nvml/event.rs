@@ -1,4 +1,4 @@
-//! Events. Two happen: Xid 79, when a GPU falls off the bus, and a change of a GPU's MIG mode or instances.
+//! Events. Two happen: an Xid error, and a change of a GPU's MIG mode or instances.
 
 use super::{Device, Done, out, state, to_handle};
 use crate::engine::machine::state::State;
@@ -16,8 +16,6 @@ exports! { nvml {
     nvmlEventSetWait_v2: (set, data, timeout_ms) => wait;
 } }
 
-/// "GPU has fallen off the bus", in NVIDIA's list of Xid errors.
-const FALLEN_OFF_THE_BUS: u64 = 79;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// What a set watches and has not reported yet.
@@ -26,30 +24,29 @@ struct EventSet {
     watched: Vec<Watched>,
 }
 
-/// An event of a GPU. Changes of its division are counted, and told one by one.
-#[derive(Clone, Copy)]
+/// Events of a GPU, and how many were told. They are counted, and told one by one.
 enum Watched {
-    Loss(usize),
+    Xid(usize, u64),
     Division(usize, u64),
 }
 
-/// What has happened, and what of it is still to be watched.
-fn next(state: &State, watched: &mut Vec<Watched>) -> Option<(usize, u64, u64)> {
-    let at = watched.iter().position(|watched| match *watched {
-        Watched::Loss(gpu) => state.gpus()[gpu].is_lost(),
-        Watched::Division(gpu, told) => state.gpus()[gpu].mig.changes() != told,
-    })?;
-    match &mut watched[at] {
-        Watched::Loss(gpu) => {
-            let gpu = *gpu;
-            watched.remove(at);
-            Some((gpu, nvmlEventTypeXidCriticalError, FALLEN_OFF_THE_BUS))
+/// The next event that was not told: its GPU, type and data.
+fn next(state: &State, watched: &mut [Watched]) -> Option<(usize, u64, u64)> {
+    let locked = state.lock();
+    watched.iter_mut().find_map(|watched| match watched {
+        Watched::Xid(gpu, told) => {
+            let (number, xid) = locked.xid_after(*gpu, *told)?;
+            *told = number;
+            Some((*gpu, nvmlEventTypeXidCriticalError, xid))
         }
         Watched::Division(gpu, told) => {
+            if locked.mig(*gpu).changes() == *told {
+                return None;
+            }
             *told += 1;
             Some((*gpu, nvmlEventMigConfigChange, 0))
         }
-    }
+    })
 }
 
 static SETS: Mutex<Handles<EventSet>> = Mutex::new(Handles::new(0x62));
@@ -96,7 +93,7 @@ fn register(device: nvmlDevice_t, types: u64, set: nvmlEventSet_t) -> Done {
     let set = sets.get_mut(handle(set));
     let watched = &mut set.ok_or(nvmlReturn_t::INVALID_ARGUMENT)?.watched;
     if types & nvmlEventTypeXidCriticalError != 0 {
-        watched.push(Watched::Loss(device.index));
+        watched.push(Watched::Xid(device.index, device.gpu().health.xid_count()));
     }
     if types & nvmlEventMigConfigChange != 0 {
         watched.push(Watched::Division(device.index, device.gpu().mig.changes()));

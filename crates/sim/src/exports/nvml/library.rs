@@ -98,7 +98,7 @@ fn by_index(index: u32, device: *mut nvmlDevice_t) -> Done {
 }
 
 fn set_found(device: super::Out<nvmlDevice_t>, index: usize) -> Done {
-    if state()?.gpus()[index].is_lost() {
+    if state()?.gpus()[index].health.is_lost() {
         Err(nvmlReturn_t::GPU_IS_LOST)
     } else {
         device.set(to_handle(index))

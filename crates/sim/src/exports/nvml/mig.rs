@@ -104,7 +104,7 @@ fn named(value: usize, kind: usize) -> Done<(&'static State, Named)> {
     let named = Named::of(value, kind).filter(|named| named.gpu < state.gpu_count());
     let named = named.ok_or(nvmlReturn_t::INVALID_ARGUMENT)?;
     let gpu = &state.gpus()[named.gpu];
-    if gpu.is_lost() {
+    if gpu.health.is_lost() {
         return Err(nvmlReturn_t::GPU_IS_LOST);
     }
     if gpu.mig.is_on() {

@@ -171,6 +171,13 @@ fn orders_that_mean_nothing_are_invalid() {
         "lose:1",
         "lose:0/1/0",
         "sleep:0",
+        "reset:0=1",
+        "sick:0",
+        "sick:1=214",
+        "sick:0/1/0=214",
+        "sick:0=ill",
+        "remap:0=soon",
+        "xid:0=-1",
     ] {
         let answer = client.call(&format!("divvy_sim_control \"{order}\""));
         assert_eq!(answer, INVALID_ARGUMENT, "{order:?}");

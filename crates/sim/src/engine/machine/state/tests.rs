@@ -35,8 +35,9 @@ fn everyone_who_opens_the_file_sees_the_same_machine() {
     assert_eq!(one.gpus()[2].uuid(), two.gpus()[2].uuid());
     assert_eq!(two.model(2).name, "NVIDIA L4");
     assert!(two.has_virtual_clock(), "the maker decides");
-    one.gpus()[1].lose();
-    assert!(two.gpus()[1].is_lost() && !two.gpus()[0].is_lost());
+    one.lock().lose(1);
+    let is_lost = |gpu: usize| two.gpus()[gpu].health.is_lost();
+    assert!(is_lost(1) && !is_lost(0));
 }
 
 #[test]
