@@ -32,7 +32,7 @@ use divvy_api::v1::{Error, ErrorCode, JournalFile};
 use divvy_core::{Gpu, GpuUuid, JobId, Mode};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::{broadcast, oneshot, watch};
 use tracing_subscriber::EnvFilter;
 
 use crate::checkpoint::CheckpointOps;
@@ -157,14 +157,21 @@ fn serve(
         open_journal(&home).map_err(|error| backup::unusable(&home, &error))?;
     let living = store.living().map_err(|error| from_store(&error))?;
     let in_use = living.iter().any(|job| !job.state.grants().is_empty());
-    let node = NodeInventory::open(simulated, in_use)?;
+    let sim = (simulated.as_ref()).map(|simulated| simulated.models.clone());
+    let last = KnownGpus::of_last_start(&store, &options.gpus, sim.as_deref())
+        .map_err(|error| from_store(&error))?;
+    let last = last.filter(|_| !options.strict_start);
+    let node = NodeInventory::open(simulated, in_use, last.is_some())?;
     if options.listen.system && node.simulated.is_some() {
         simulated_gpus::share(&home)
             .map_err(|error| internal("cannot share the simulated GPUs", &error))?;
     }
-    let sim = (node.simulated.as_ref()).map(|simulated| simulated.models.as_str());
-    let known = KnownGpus::compare(&store, &node.observation, &options.gpus, sim)
-        .map_err(|error| from_store(&error))?;
+    let known = match (&node.blind, last) {
+        (Some(why), Some(last)) => Ok(last.warned(why)),
+        _ => KnownGpus::compare(&store, &node.observation, &options.gpus, sim.as_deref()),
+    };
+    let known = known.map_err(|error| from_store(&error))?;
+    let is_blind = node.blind.is_some();
     let there = node.observation.gpus.iter();
     match options.strict_start {
         true => options.gpus.check(there.map(|gpu| (gpu.index, &gpu.uuid))),
@@ -327,8 +334,9 @@ fn serve(
         socket = %home.socket().display(),
         "serving"
     );
+    let (renew, renewal) = watch::channel(None);
     Arc::clone(&observer)
-        .spawn(samples(&mailbox))
+        .spawn(samples(&mailbox, is_blind, renew))
         .map_err(|error| internal("cannot start a thread", &error))?;
     pruner
         .start()
@@ -372,7 +380,7 @@ fn serve(
         api,
         ((socket.clone(), listener, pods), tcp),
         mailbox,
-        (cycle_end, beside),
+        (cycle_end, beside, renewal),
     ));
     runtime.shutdown_background();
     history.stop();
@@ -386,6 +394,10 @@ fn serve(
     match ended? {
         ServeEnd::Stopped => Ok(()),
         ServeEnd::JournalFull(error) => Err(reexec(&error)),
+        ServeEnd::OtherDriver(why) => {
+            tracing::warn!(why, "the daemon starts anew for the driver");
+            Err(simulated_gpus::exec(|_| ()))
+        }
     }
 }
 
@@ -422,6 +434,8 @@ enum ServeEnd {
     Stopped,
     /// The journal refused a write, even into its reserve. Its content is consistent.
     JournalFull(StoreError),
+    /// A new process alone can serve the GPUs, and why.
+    OtherDriver(String),
 }
 
 /// Executes this program again, which recovers as after a crash: decisions that are not in the journal are in this
@@ -498,7 +512,11 @@ async fn serve_until_stopped(
         Option<StdTcpListener>,
     ),
     mailbox: Mailbox,
-    (mut cycle_end, mut beside): (oneshot::Receiver<Result<(), StoreError>>, RunningFrontEnd),
+    (mut cycle_end, mut beside, mut renewal): (
+        oneshot::Receiver<Result<(), StoreError>>,
+        RunningFrontEnd,
+        watch::Receiver<Option<String>>,
+    ),
 ) -> Result<ServeEnd, Error> {
     let tcp = tcp.map(TcpListener::from_std).transpose();
     let tcp = tcp.map_err(|error| internal("cannot serve", &error))?;
@@ -526,7 +544,22 @@ async fn serve_until_stopped(
         Err(internal("the server has stopped", &error))
     };
     let mut serving = std::pin::pin!(http::serve(api, local, tcp));
+    let other_driver = async move {
+        match renewal.wait_for(Option::is_some).await {
+            Ok(why) => why.clone().unwrap_or_default(),
+            // The observer's thread lives as long as the process.
+            Err(_) => std::future::pending().await,
+        }
+    };
     let (by, left) = tokio::select! {
+        why = other_driver => {
+            boards.end();
+            mailbox.post(Message::Stop);
+            return match journal_failed(cycle_end.await)? {
+                ServeEnd::Stopped => Ok(ServeEnd::OtherDriver(why)),
+                end => Ok(end),
+            };
+        }
         () = notify.watch(mailbox.clone()) => return Ok(ServeEnd::Stopped),
         () = reloads => return Ok(ServeEnd::Stopped),
         served = &mut serving => return stopped(served),

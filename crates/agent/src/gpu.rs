@@ -3,6 +3,7 @@
 //! May use: `host`, `model`.
 //! Used by: `checkpoint`, `controller`, `http`, `daemon`, `diagnostics`, `standalone`.
 
+pub mod absent;
 pub mod attribution;
 pub mod health;
 pub mod mig;

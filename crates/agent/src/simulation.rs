@@ -326,7 +326,8 @@ fn whatever_fails_and_dies_no_job_is_lost_runs_twice_or_keeps_what_it_held() {
 }
 
 /// What happens in some of the runs that the tests try.
-const MET: [&str; 16] = [
+const MET: [&str; 17] = [
+    "it starts anew for its GPUs",
     " was GPU ",
     " is back",
     "holds all that the limit allows",
@@ -347,12 +348,18 @@ const MET: [&str; 16] = [
 
 /// Lists that broke a law once, with their seeds. Without another comment: a process had left its session and lost
 /// its supervisor. It came into the slice of the job's next run, which began, or was requeued, with the process inside.
-const BROKE: [(u64, &str); 13] = [
+const BROKE: [(u64, &str); 14] = [
     // A submit that was sent again was refused on a full disk, though its job was there.
     (
         90,
         "submit:cef38860 submit:416b26bd client:d0570dfb leave:81b2e8a7 leave:dd6821d7 round:89de8a3 disk-low:7cd99989 \
          client:98f27cc1 round:6f132a6d",
+    ),
+    // A job for GPUs that no longer responded was submitted beyond its project's quota, and waited for ever.
+    (
+        23_470,
+        "gpu-absent:6cd0a01 round:5c61b51f gpu-absent:811e95fb stop:a7f7e8aa round:3ee0e98c gpu-absent:e8b6522b round:82d6f755 \
+         submit:f5640129 blindfold:6cbf73b3",
     ),
     // A slice on a GPU that was ill at the daemon's start was adopted with contexts that cost nothing.
     (

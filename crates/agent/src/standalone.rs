@@ -76,7 +76,7 @@ pub fn run_standalone(args: StandaloneOptions) -> Result<u8, Error> {
     let _shared = lock_out_daemon(&home)?;
     let planning = planning_lock(&home)?;
     let runs = living_runs(&home);
-    let node = NodeInventory::open(simulated, !runs.is_empty())?;
+    let node = NodeInventory::open(simulated, !runs.is_empty(), false)?;
     let run = prepare(args, &home, &node, &runs)?;
     drop(planning);
 

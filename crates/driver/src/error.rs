@@ -47,6 +47,15 @@ impl Error {
         matches!(self, Error::Nvml { code, .. } if lost.contains(code))
     }
 
+    /// The kernel module was unloaded, or is of another version than the library that this process has loaded.
+    pub fn is_of_another_driver(&self) -> bool {
+        let codes = [
+            nvmlReturn_t::DRIVER_NOT_LOADED,
+            nvmlReturn_t::LIB_RM_VERSION_MISMATCH,
+        ];
+        matches!(self, Error::Nvml { code, .. } if codes.contains(code))
+    }
+
     /// CUDA refused memory.
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Error::Cuda { code, .. } if *code == CUresult::OUT_OF_MEMORY)

@@ -44,6 +44,8 @@ pub struct KnownGpus {
     pub is_first_start: bool,
     /// The last start had another `--gpus`.
     is_new_list: bool,
+    /// No GPU responds: which of them are here is not known, and the journal keeps what it says.
+    is_blind: bool,
     pub start: StartDifferences,
 }
 
@@ -99,16 +101,8 @@ impl KnownGpus {
         selection: &GpuSelection,
         sim: Option<&str>,
     ) -> Result<Self, StoreError> {
-        let settings = [
-            (SELECTION, selection.to_string()),
-            (SIMULATED, sim.unwrap_or_default().to_owned()),
-        ];
-        let last = LastStart {
-            gpus: store.known_gpus()?,
-            in_use: store.gpus_in_use()?,
-            has_selection: store.setting(SELECTION)?.as_ref() == Some(&settings[0].1),
-            is_same_machine: store.setting(SIMULATED)?.as_ref() == Some(&settings[1].1),
-        };
+        let settings = settings(selection, sim);
+        let last = LastStart::read(store, &settings)?;
         let modes = store.modes()?;
         let wants_mig = |gpu: &GpuUuid| modes.get(gpu).is_some_and(|to| to.mode == Mode::Mig);
         Ok(Self {
@@ -117,6 +111,52 @@ impl KnownGpus {
             is_new_list: !last.has_selection,
             ..compare(&last, observation, selection, wants_mig)
         })
+    }
+
+    /// The GPUs of the last start, for a start at which none responds; `None` if the last start served none of this
+    /// machine.
+    ///
+    /// # Errors
+    /// When the journal fails.
+    pub fn of_last_start(
+        store: &Store,
+        selection: &GpuSelection,
+        sim: Option<&str>,
+    ) -> Result<Option<Self>, StoreError> {
+        let settings = settings(selection, sim);
+        let mut last = LastStart::read(store, &settings)?;
+        let mut before = Vec::new();
+        for gpu in &mut last.gpus {
+            gpu.is_listed = false;
+            if !last.has_selection {
+                gpu.is_served = selection.names(gpu.number, &gpu.uuid);
+            }
+            let record = gpu.record.clone().filter(|_| gpu.is_served);
+            before.extend(record.map(|record| Gpu {
+                index: gpu.number,
+                ..record
+            }));
+        }
+        let is_any = last.is_same_machine && !before.is_empty();
+        Ok(is_any.then(|| Self {
+            gpus: last.gpus,
+            is_new_list: !last.has_selection,
+            is_blind: true,
+            start: StartDifferences {
+                before,
+                ..StartDifferences::default()
+            },
+            ..Self::default()
+        }))
+    }
+
+    /// The same with the driver's words.
+    #[must_use]
+    pub fn warned(mut self, why: &str) -> Self {
+        let words =
+            format!("{why}; until a GPU responds, the jobs for the GPUs of the last start wait");
+        self.start.warnings.push(words);
+        self
     }
 
     /// Whether `--gpus` gives this GPU to the daemon.
@@ -147,7 +187,10 @@ impl KnownGpus {
         missing.filter_map(|gpu| {
             let mut last = gpu.record.clone()?;
             last.index = gpu.number;
-            Some(Device::missing(&last, &gpu.bus))
+            Some(Device {
+                is_lost: !self.is_blind,
+                ..Device::missing(&last, &gpu.bus)
+            })
         })
     }
 
@@ -160,6 +203,9 @@ impl KnownGpus {
         store: &Store,
         devices: &[Device],
     ) -> Result<StartDifferences, StoreError> {
+        if self.is_blind {
+            return Ok(self.start);
+        }
         for gpu in self.gpus.iter_mut().filter(|gpu| gpu.is_listed) {
             let Some(device) = devices.iter().find(|device| device.gpu.uuid == gpu.uuid) else {
                 continue;
@@ -194,7 +240,26 @@ struct LastStart {
     is_same_machine: bool,
 }
 
+fn settings(selection: &GpuSelection, sim: Option<&str>) -> [(&'static str, String); 2] {
+    [
+        (SELECTION, selection.to_string()),
+        (SIMULATED, sim.unwrap_or_default().to_owned()),
+    ]
+}
+
 impl LastStart {
+    /// `settings` are those of this start.
+    fn read(store: &Store, settings: &[(&'static str, String); 2]) -> Result<Self, StoreError> {
+        let is_as_before =
+            |(name, value): &(&str, String)| Ok(store.setting(name)?.as_ref() == Some(value));
+        Ok(Self {
+            gpus: store.known_gpus()?,
+            in_use: store.gpus_in_use()?,
+            has_selection: is_as_before(&settings[0])?,
+            is_same_machine: is_as_before(&settings[1])?,
+        })
+    }
+
     fn find(&self, gpu: &GpuUuid) -> Option<&KnownGpu> {
         self.gpus.iter().find(|known| known.uuid == *gpu)
     }
@@ -208,12 +273,18 @@ impl LastStart {
         };
         let mut missing = Vec::new();
         for known in self.gpus.iter().filter(|known| !is_seen(known)) {
+            // A daemon may have served it for longer than that.
+            let seen = match known.is_listed {
+                true => now(),
+                false => known.seen,
+            };
             let is_gone = is_replaced(known)
                 || !self.is_same_machine
                 || known.record.is_none()
-                || now().duration_since(known.seen) > REMEMBERED;
+                || now().duration_since(seen) > REMEMBERED;
             if !is_gone || self.in_use.contains(&known.uuid) {
                 missing.push(KnownGpu {
+                    seen,
                     is_listed: false,
                     is_served: known.is_served && !is_gone,
                     ..known.clone()

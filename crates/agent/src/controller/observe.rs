@@ -54,10 +54,16 @@ pub fn apply_sample(
     notifications::end_gpu_use(&mut state.jobs, fx, io, sample)?;
     usage::meter(&mut state.jobs, &mut state.timers, io, sample);
     resize::reclaim_released(state, fx, io)?;
+    let away = state.gpus.devices.iter().filter(|device| device.gpu.away);
+    let returns: Vec<GpuUuid> = away
+        .map(|device| device.gpu.uuid.clone())
+        .filter(|gpu| answers(sample, gpu))
+        .collect();
     update_gpu_health(&mut state.jobs, &mut state.gpus, fx, io, sample)?;
     for seen in &sample.gpus {
         mode::assign(&mut state.gpus, fx, io, &seen.observed.uuid)?;
     }
+    mode::finish_switches(state, fx, io, |gpu| returns.contains(gpu))?;
     known_gpus::record_profiles(&mut state.gpus, io)?;
     history::record(state, io);
     // A claim that is being released waits for a sample.

@@ -156,7 +156,7 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
             error_chain(&error),
         )?,
     }
-    mode::finish_switches(state, fx, io)?;
+    mode::finish_switches(state, fx, io, |_| true)?;
     unjournaled::reserve_for_unknown(state, fx, io)?;
     let count = |wanted: fn(&JobState) -> bool| {
         before

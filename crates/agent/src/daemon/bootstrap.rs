@@ -12,6 +12,7 @@ use crate::config::{
     InjectionPreference, LibraryMissing, Programs, Simulated, Wrappers, library, loadable,
 };
 use crate::daemon::from_store;
+use crate::gpu::absent::AbsentDriver;
 use crate::gpu::overhead::Overhead;
 use crate::gpu::sleep::PowerStates;
 use crate::gpu::{
@@ -47,15 +48,20 @@ pub struct NodeInventory {
     pub source: Arc<Source>,
     pub observation: Observation,
     pub driver_version: String,
+    /// Why no GPU responds; `None` where one does.
+    pub blind: Option<String>,
 }
+
+/// The version of a driver that does not answer.
+const NO_VERSION: &str = "unknown";
 
 impl NodeInventory {
     /// Finds our libraries, prepares the simulated GPUs if they are wanted, and observes the GPUs. `in_use`: jobs hold
-    /// simulated GPUs, which must not change under them.
+    /// simulated GPUs, which must not change under them. `waits`: a machine without a GPU that responds is no error.
     ///
     /// # Errors
     /// When a library is missing, or there is no GPU.
-    pub fn open(simulated: Option<Simulated>, in_use: bool) -> Result<Self, Error> {
+    pub fn open(simulated: Option<Simulated>, in_use: bool, waits: bool) -> Result<Self, Error> {
         let divvy = std::env::current_exe()
             .map_err(|error| internal("cannot find the file of this program", &error))?;
         let form =
@@ -71,27 +77,33 @@ impl NodeInventory {
             reachable(&simulated.lib, "LD_LIBRARY_PATH", PLAIN_HOME)?;
             simulated_gpus::install(simulated, &divvy, in_use)?;
         }
-        let source = Source::load(simulated.as_ref().map(|simulated| simulated.lib.as_path()));
+        let lib = simulated.as_ref().map(|simulated| simulated.lib.clone());
         let unusable = |error: &dyn std::error::Error| match &simulated {
             Some(simulated) => no_such_gpus(&simulated.models, error),
             None => no_driver(error),
         };
-        let source = source.map_err(|error| unusable(&error))?;
-        let observation = observe_with_retries(&source).map_err(|error| unusable(&error))?;
-        if observation.gpus.is_empty() {
-            return Err(no_gpu_error(&observation.troubles));
+        let (source, observation, driver_version, blind) = match ask(lib.as_deref()) {
+            Ok((source, observation, version)) => {
+                let has_none = observation.gpus.is_empty();
+                let blind = has_none.then(|| no_gpu_error(&observation.troubles));
+                (source, observation, version, blind)
+            }
+            Err(error) => {
+                let driver = AbsentDriver::new(divvy.clone(), lib, error_chain(&error));
+                let (none, version) = (Observation::default(), NO_VERSION.to_owned());
+                (Source::new(driver), none, version, Some(unusable(&error)))
+            }
+        };
+        if let Some(error) = blind.as_ref().filter(|_| !waits) {
+            return Err(error.clone());
         }
-        for FaultyGpu {
-            index,
-            message: what,
-            ..
-        } in &observation.troubles
-        {
+        for trouble in observation.troubles.iter().filter(|_| blind.is_none()) {
             tracing::warn!(
-                "GPU {index} does not respond, so this daemon does not serve it: {what}"
+                "GPU {} does not respond, so this daemon does not serve it: {}",
+                trouble.index,
+                trouble.message
             );
         }
-        let driver_version = source.driver_version().map_err(|error| no_driver(&error))?;
         Ok(Self {
             programs: Programs {
                 wrappers: wrappers(&divvy),
@@ -103,6 +115,7 @@ impl NodeInventory {
             source: Arc::new(source),
             observation,
             driver_version,
+            blind: blind.map(|error| error.message),
         })
     }
 
@@ -171,6 +184,14 @@ impl NodeInventory {
         };
         Ok(seen.iter().zip(overheads).map(device).collect())
     }
+}
+
+/// The driver, its GPUs and its version.
+fn ask(simulated: Option<&Path>) -> Result<(Source, Observation, String), SourceError> {
+    let source = Source::load(simulated)?;
+    let observation = observe_with_retries(&source)?;
+    let version = source.driver_version()?;
+    Ok((source, observation, version))
 }
 
 /// Attempts to observe the GPUs at start, at the usual interval, while one does not answer: most often another process

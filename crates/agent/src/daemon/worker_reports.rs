@@ -1,6 +1,9 @@
 //! The ways of the workers' reports into the controller's mailbox.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::watch;
 
 use crate::checkpoint;
 use crate::controller::mailbox::{Mailbox, Message};
@@ -10,14 +13,39 @@ use crate::gpu::sample::NodeSample;
 use crate::host::error::error_chain;
 use crate::journal::retention::PruneSender;
 
-/// Samples of the GPUs, or why there is none.
-pub fn samples(mailbox: &Mailbox) -> impl Fn(Result<NodeSample, SourceError>) + Send + 'static {
+/// Samples of the GPUs, or why there is none. `renew` gets why this process can serve the GPUs no longer: the daemon has
+/// started without GPUs (`is_blind`) and now there is one, or a new process alone can ask the driver.
+pub fn samples(
+    mailbox: &Mailbox,
+    is_blind: bool,
+    renew: watch::Sender<Option<String>>,
+) -> impl Fn(Result<NodeSample, SourceError>) + Send + 'static {
     let mailbox = mailbox.clone();
+    let has_failed = AtomicBool::new(false);
     move |sample| {
-        mailbox.post(match sample {
-            Ok(sample) => Message::Sampled(Box::new(sample)),
-            Err(error) => Message::ObservationFailed(error_chain(&error)),
-        });
+        let message = match sample {
+            // What a start learns of GPUs is not known of these.
+            Ok(sample) if is_blind && !sample.gpus.is_empty() => {
+                return drop(renew.send_replace(Some("a GPU responds".to_owned())));
+            }
+            Err(SourceError::Returned) => {
+                return drop(renew.send_replace(Some(error_chain(&SourceError::Returned))));
+            }
+            Ok(sample) => {
+                has_failed.store(false, Ordering::Relaxed);
+                Message::Sampled(Box::new(sample))
+            }
+            Err(error) => {
+                let why = error_chain(&error);
+                // Twice, as a single failure may be another program's doing.
+                let is_final = error.needs_new_process();
+                if has_failed.swap(is_final, Ordering::Relaxed) && is_final {
+                    renew.send_replace(Some(why.clone()));
+                }
+                Message::ObservationFailed(why)
+            }
+        };
+        mailbox.post(message);
     }
 }
 

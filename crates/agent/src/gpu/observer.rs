@@ -30,6 +30,7 @@ use crate::host::process::evidence::KnownFiles;
 pub const INTERVAL: Duration = MEAN_GAP;
 
 /// Interval of observations for a while after the last job: only the memory of unmanaged processes can change then.
+/// Also while the driver cannot be asked, so that its GPUs are served soon after it can.
 pub const IDLE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// For how long that is.
@@ -88,6 +89,8 @@ struct PollSchedule {
     random_at: Option<Instant>,
     /// A request needs powered-down GPUs too.
     wakes: bool,
+    /// The driver could not be asked the last time: no GPU is kept awake by the next one.
+    has_failed: bool,
     /// When there was last a job or something to be decided.
     active_at: Option<Instant>,
     /// When the last observation began.
@@ -114,7 +117,7 @@ impl PollSchedule {
         let is_settling = |at| now.saturating_duration_since(at) < SETTLE;
         let regular = if self.is_busy {
             *self.random_at.get_or_insert_with(|| last + gap())
-        } else if self.active_at.is_some_and(is_settling) {
+        } else if self.has_failed || self.active_at.is_some_and(is_settling) {
             last + IDLE_INTERVAL
         } else {
             last + REST_INTERVAL
@@ -365,7 +368,10 @@ impl Observer {
             loop {
                 let (begun, ask) = self.wait_until_due(Instant::now());
                 let sample = self.observe_now(ask);
-                lock(&self.schedule).in_flight_since = None;
+                let mut schedule = lock(&self.schedule);
+                schedule.in_flight_since = None;
+                schedule.has_failed = sample.is_err();
+                drop(schedule);
                 report(sample);
                 self.completed.send_replace(begun);
                 if power_at.elapsed() >= POWER_INTERVAL {
@@ -515,6 +521,19 @@ mod tests {
             assert_eq!(busy.due_at(now, now, || INTERVAL), now);
             assert_eq!(busy.begin(now), Ask::All);
         }
+    }
+
+    #[test]
+    fn after_a_failed_observation_the_next_one_comes_soon_also_without_jobs() {
+        let now = Instant::now();
+        let due = |has_failed| {
+            let mut idle = PollSchedule {
+                has_failed,
+                ..PollSchedule::default()
+            };
+            idle.due_at(now, now, || INTERVAL) - now
+        };
+        assert_eq!((due(false), due(true)), (REST_INTERVAL, IDLE_INTERVAL));
     }
 
     /// A driver of two GPUs that notes what it is asked for.

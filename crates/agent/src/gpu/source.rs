@@ -75,6 +75,11 @@ pub enum SourceError {
     Uuid(#[from] divvy_core::units::IdError),
     #[error(transparent)]
     Mig(#[from] MigStateError),
+    /// The driver did not answer when the daemon started, and does not now.
+    #[error("{0}")]
+    Absent(String),
+    #[error("the driver answers")]
+    Returned,
 }
 
 impl SourceError {
@@ -84,6 +89,11 @@ impl SourceError {
             Self::Driver(error) | Self::Mig(MigStateError::Driver(error)) => error.is_lost(),
             _ => false,
         }
+    }
+
+    /// The kernel module is another one than this process's library is of: it answers a new process only.
+    pub fn needs_new_process(&self) -> bool {
+        matches!(self, Self::Driver(error) if error.is_of_another_driver())
     }
 }
 

@@ -255,6 +255,10 @@ pub struct Daemon {
     pub sweep: Option<ContainerGc>,
     /// The folder of the GPUs' lock files.
     locks: PathBuf,
+    /// It started without a GPU that responds.
+    is_blind: bool,
+    /// A GPU responds to it, so that it has to start anew.
+    pub is_renewed: bool,
 }
 
 /// How the daemon is started, which a run decides once.
@@ -345,11 +349,16 @@ impl Daemon {
         let recovered = recover::recover(&store, home)?;
         let source = Arc::new(Source::new(SimulatedDriver));
         let observation = source.observe().unwrap_or_default();
-        if observation.gpus.is_empty() {
-            return Ok(None);
-        }
+        let is_blind = observation.gpus.is_empty();
         let wishes = store.modes()?;
-        let known = KnownGpus::compare(&store, &observation, &GpuSelection::All, None)?;
+        let all = GpuSelection::All;
+        let known = match is_blind {
+            true => KnownGpus::of_last_start(&store, &all, None)?,
+            false => Some(KnownGpus::compare(&store, &observation, &all, None)?),
+        };
+        let Some(known) = known else {
+            return Ok(None);
+        };
         let devices = observation.gpus.iter();
         let devices = devices
             .map(|gpu| {
@@ -406,6 +415,8 @@ impl Daemon {
             ticked: Instant::now(),
             told,
             sweep: None,
+            is_blind,
+            is_renewed: false,
         };
         let before = daemon.kept();
         daemon.cycle.resume()?;
@@ -420,10 +431,14 @@ impl Daemon {
             self.ticked = Instant::now();
         }
         if looks {
-            messages.push(match self.observer.observe() {
-                Ok(look) => Message::Sampled(Box::new(look)),
-                Err(error) => Message::ObservationFailed(crate::host::error::error_chain(&error)),
-            });
+            match self.observer.observe() {
+                Ok(look) if self.is_blind && !look.gpus.is_empty() => self.is_renewed = true,
+                Ok(look) => messages.push(Message::Sampled(Box::new(look))),
+                Err(error) => {
+                    let why = crate::host::error::error_chain(&error);
+                    messages.push(Message::ObservationFailed(why));
+                }
+            }
         }
         self.cycle.run_once(messages.into_iter(), ticks)
     }

@@ -416,7 +416,11 @@ impl Run {
                 self.jobs_have_the_gpus_they_ask_for()?;
                 self.devices_bring_in_what_is_lent()?;
                 self.slices_end_with_their_ends()?;
-                self.answers()
+                self.answers()?;
+                if self.daemon.take_if(|daemon| daemon.is_renewed).is_some() {
+                    self.gone("it starts anew for its GPUs");
+                }
+                Ok(())
             }
             Call::Dead(how) => {
                 // What was answered before it died was answered.

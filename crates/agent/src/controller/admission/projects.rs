@@ -283,7 +283,7 @@ pub(in crate::controller) fn check_project(
     };
     let preemption = io.config.schedule.preemption;
     check_quota(
-        &capacity::gpus_ever(&state.mig, &state.gpus),
+        &capacity::gpus_for(&state.mig, &state.gpus, request),
         project,
         owner,
         request,

@@ -56,7 +56,7 @@ pub(in crate::controller) fn check_limit(
     let Some(most) = user_limit(state, io, user.as_str()) else {
         return Ok(());
     };
-    let gpus = capacity::gpus_ever(&state.mig, &state.gpus);
+    let gpus = capacity::gpus_for(&state.mig, &state.gpus, request);
     check_user_limit(&gpus, user, most, request).map_err(|refused| {
         Error::new(ErrorCode::NeverFits, refused.to_string()).hint(refused.hint())
     })

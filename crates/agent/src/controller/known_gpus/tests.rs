@@ -227,7 +227,6 @@ fn indices_of_gpus_mean_those_that_had_them_when_the_list_was_first_used() {
 fn a_missing_gpu_stays_known_while_a_month_passes_and_longer_for_its_jobs() {
     let machine = Machine::new();
     machine.start("ab", "all");
-    machine.start("a", "all");
     let age = |days: i64| {
         let mut gpus = machine.store.known_gpus().unwrap();
         for gpu in &mut gpus {
@@ -237,6 +236,9 @@ fn a_missing_gpu_stays_known_while_a_month_passes_and_longer_for_its_jobs() {
         machine.store.save_known_gpus(&gpus).unwrap();
         machine.store.commit().unwrap();
     };
+    // A daemon may run for months between two starts.
+    age(90);
+    assert_eq!(machine.start("a", "all").0, "a0 (b1)");
     age(29);
     assert_eq!(machine.start("a", "all").0, "a0 (b1)");
     // A clock that went back forgets none.
@@ -249,6 +251,45 @@ fn a_missing_gpu_stays_known_while_a_month_passes_and_longer_for_its_jobs() {
     assert_eq!(machine.start("a", "all").0, "a0 (b1-)", "a job asks for it");
     machine.store.take_back(job.id).unwrap();
     assert_eq!(machine.start("a", "all").0, "a0");
+}
+
+#[test]
+fn a_start_without_a_gpu_has_those_of_the_last_one_and_leaves_the_journal_as_it_is() {
+    let machine = Machine::new();
+    let blind = |selection: &str, sim: Option<&str>| {
+        let selection: GpuSelection = parse_gpus(&[selection]).unwrap();
+        let known = KnownGpus::of_last_start(&machine.store, &selection, sim).unwrap()?;
+        let known = known.warned("no driver");
+        let devices: Vec<Device> = known.missing().collect();
+        let shown = devices.iter().map(|device| {
+            assert!(device.gpu.away && !device.is_lost, "it may respond again");
+            format!("{}{}", letter(&device.gpu.uuid), device.gpu.index)
+        });
+        let shown = shown.collect::<Vec<_>>().join(" ");
+        assert!(!known.is_first_start);
+        known.check(&selection).unwrap();
+        let start = known.save(&machine.store, &devices).unwrap();
+        assert_eq!(start.changes, [""; 0]);
+        assert!(start.warnings[0].starts_with("no driver; "));
+        assert_eq!(start.before.len(), devices.len());
+        Some(shown)
+    };
+    assert_eq!(blind("all", None), None, "no daemon has served a GPU");
+    machine.start("abc", "0-1");
+    let before = machine.store.known_gpus().unwrap();
+    for (selection, sim, gpus) in [
+        ("0-1", None, Some("a0 b1")),
+        // Another list.
+        ("2", None, Some("c2")),
+        ("all", None, Some("a0 b1 c2")),
+        ("7", None, None),
+        // Simulated GPUs are another machine.
+        ("0-1", Some("l4-24gb:1"), None),
+    ] {
+        assert_eq!(blind(selection, sim).as_deref(), gpus, "{selection}");
+        assert_eq!(machine.store.known_gpus().unwrap(), before, "{selection}");
+    }
+    assert_eq!(machine.start("abc", "0-1").1, [""; 0]);
 }
 
 #[test]

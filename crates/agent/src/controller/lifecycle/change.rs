@@ -202,7 +202,8 @@ fn validate_queue(
         return Ok(());
     }
     let requested = job.request().with_amount(amount);
-    can_ever_fit(&capacity::gpus_ever(&state.mig, &state.gpus), &requested).map_err(never_fits)?;
+    let gpus = capacity::gpus_for(&state.mig, &state.gpus, &requested);
+    can_ever_fit(&gpus, &requested).map_err(never_fits)?;
     projects::check_project(state, io, &job.owner(), &requested)?;
     changed.resized = Some(amount);
     let words = format!(

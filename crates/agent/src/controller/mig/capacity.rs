@@ -10,6 +10,7 @@ use divvy_core::mig::MigInventory;
 use divvy_core::mig::Placement;
 use divvy_core::mig::ProfileTable;
 use divvy_core::mig::UnallocatedState;
+use divvy_core::{Request, can_ever_fit};
 
 use crate::controller::mig::view;
 use crate::controller::state::mig::MigManager;
@@ -180,6 +181,16 @@ pub fn gpus_ever(mig: &MigManager, gpus: &GpuState) -> Vec<Gpu> {
         gpu
     };
     gpus.devices.iter().map(ever).collect()
+}
+
+/// The same, or the GPUs of the last start for a request that waits for one of them.
+pub fn gpus_for(mig: &MigManager, gpus: &GpuState, request: &Request) -> Vec<Gpu> {
+    let (ever, before) = (gpus_ever(mig, gpus), &gpus.start.before);
+    let fits = |gpus: &[Gpu]| can_ever_fit(gpus, request).is_ok();
+    match !before.is_empty() && !fits(&ever) && fits(before) {
+        true => before.clone(),
+        false => ever,
+    }
 }
 
 #[cfg(test)]

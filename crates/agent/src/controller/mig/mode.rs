@@ -343,15 +343,20 @@ pub(in crate::controller) fn assign(
     fx.record_event(io, None, "gpu_mode", &text)
 }
 
-/// After a start: finishes the changes that an earlier daemon began, once, and only on unused GPUs. A change that is
-/// blocked is dropped, as the administrator would not expect it at a later start.
+/// After a start, and for GPUs that respond again: finishes the changes that an earlier daemon began, once, and only on
+/// unused GPUs, and turns on MIG mode that was lost. A change that is blocked is dropped, as the administrator would not
+/// expect it at a later start.
 pub(in crate::controller) fn finish_switches(
     state: &mut State,
     fx: &mut Effects,
     io: &Io,
+    concerns: impl Fn(&GpuUuid) -> bool,
 ) -> Result<(), StoreError> {
     let mut due = Vec::new();
-    for device in state.gpus.devices.iter().filter(|device| device.is_managed) {
+    let is_idle = |device: &&Device| {
+        device.is_managed && !device.mode.is_switching && concerns(&device.gpu.uuid)
+    };
+    for device in state.gpus.devices.iter().filter(is_idle) {
         let (Some(wanted), Some(_)) = (device.mode.requested, device.mode.mig) else {
             continue;
         };

@@ -57,6 +57,11 @@ pub fn make(home: &Home, gpu: usize, profile: u32, start: u32, size: u32, whole:
     );
 }
 
+/// An administrator turns MIG mode on by hand.
+pub fn turn_on(home: &Home, gpu: usize) {
+    ask(home, &format!("on {gpu}"));
+}
+
 /// An administrator destroys one by hand.
 pub fn destroy(home: &Home, gpu: usize, profile: u32, start: u32) {
     ask(home, &format!("destroy {gpu} {profile} {start}"));
@@ -132,6 +137,10 @@ fn answers() {
                 let (profile, start) = (info.profile, info.placement.start);
                 println!("there {profile} {start} {}", device.unwrap_or_default());
             }
+        }
+        "on" => {
+            let gpu = devices.remove(number(1) as usize).unwrap();
+            gpu.set_mig_mode(true).unwrap();
         }
         "make" => {
             let gpu = devices.remove(number(1) as usize).unwrap();
