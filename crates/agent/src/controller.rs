@@ -39,6 +39,7 @@ pub mod reload;
 pub mod request;
 mod run_as;
 pub(in crate::controller) mod runtime;
+mod service;
 mod sharing;
 mod startup;
 mod state;
@@ -70,6 +71,7 @@ use crate::container::gc::ContainerGc;
 use crate::controller::known_gpus::StartDifferences;
 use crate::controller::mailbox::{Inbox, Message};
 use crate::gpu::mig::Workers;
+use crate::gpu::probe::Prober;
 use crate::gpu::{Device, Observer};
 use crate::history::History;
 use crate::host::clock::Instant;
@@ -119,6 +121,7 @@ pub struct ControllerParts {
     /// How the daemon takes part in the machine's registry of allocations; `None` for a machine of its own.
     pub registry: Option<Membership>,
     pub checkpoint_ops: CheckpointOps,
+    pub prober: Prober,
     /// `None`: no history is kept.
     pub history: Option<Arc<History>>,
     /// Number of jobs that the journal recovered from their job records.
@@ -143,6 +146,7 @@ impl Controller {
             workers,
             registry,
             checkpoint_ops,
+            prober,
             history,
             recovered,
         } = parts;
@@ -180,6 +184,7 @@ impl Controller {
                 worker_holds: Vec::new(),
                 observed_at: 0,
                 leftovers: Vec::new(),
+                watch: BTreeMap::new(),
             },
             queues: QueueState {
                 cursor,
@@ -213,6 +218,7 @@ impl Controller {
             observer,
             compute_scheduler,
             checkpoint_ops,
+            prober,
             history,
             workers,
             registry,

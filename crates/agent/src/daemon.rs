@@ -46,6 +46,7 @@ use crate::controller::reload::{self, Reloader};
 use crate::controller::{Controller, ControllerParts};
 use crate::daemon::bootstrap::NodeInventory;
 use crate::gpu::mig::Workers;
+use crate::gpu::probe::Prober;
 use crate::gpu::{Device, ObservedGpu};
 use crate::history::History;
 use crate::host::cgroup;
@@ -70,7 +71,7 @@ pub use front_end::FrontEndTask;
 use front_end::RunningFrontEnd;
 use listen::Listeners;
 use systemd::Notify;
-use worker_reports::{checkpoint_reports, mig_reports, prune_requests, samples};
+use worker_reports::{checkpoint_reports, mig_reports, probe_reports, prune_requests, samples};
 
 /// Pause before a daemon restarts after its journal refused a write.
 const REST: Duration = Duration::from_secs(1);
@@ -277,6 +278,11 @@ fn serve(
         (config.node.simulated.as_ref())
             .map(|simulated| simulated.lib.join(divvy_driver::load::CUDA)),
     );
+    let prober = Prober::new(
+        probe_reports(&mailbox),
+        config.programs.divvy.clone(),
+        (config.node.simulated.as_ref()).map(|simulated| simulated.lib.clone()),
+    );
     let pruner = Pruner::new(
         config.home.clone(),
         config.retention.clone(),
@@ -300,6 +306,7 @@ fn serve(
         workers,
         registry: Some(membership),
         checkpoint_ops,
+        prober,
         history: Some(Arc::clone(&history)),
         recovered: u32::try_from(recovered.len()).unwrap_or(u32::MAX),
     };
@@ -629,6 +636,7 @@ fn devices(node: &NodeInventory, store: &Store, known: &KnownGpus) -> Result<Vec
     for device in &mut devices {
         device.is_managed = known.serves(&device.gpu.uuid);
         device.mode.requested = wanted.get(&device.gpu.uuid).copied();
+        known.apply_service(device);
     }
     Ok(devices)
 }

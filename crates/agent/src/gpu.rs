@@ -12,6 +12,7 @@ mod observer;
 pub mod outside;
 pub mod overhead;
 mod pid_namespaces;
+pub mod probe;
 pub mod sample;
 pub mod sleep;
 pub mod slice;
@@ -33,6 +34,7 @@ pub use source::{Source, SourceError};
 use crate::gpu::mig::GpuMigState;
 use crate::gpu::mig::discover::MigCapabilities;
 use crate::model::gpu_mode::RequestedMode;
+use crate::model::out_of_service::OutOfService;
 use crate::model::usage::meter::UtilisationSample;
 
 use health::{DriverHealth, GpuXid};
@@ -155,6 +157,10 @@ pub struct Device {
     pub is_lost: bool,
     /// It is one of those that the daemon serves; others are only seen.
     pub is_managed: bool,
+    /// Why no job starts there, while it is out of service. [`Device::apply_mode`] follows a change.
+    pub out: Option<OutOfService>,
+    /// The lasting fault with which an administrator has returned it to service.
+    pub accepted_fault: Option<String>,
     pub mode: DeviceMode,
 }
 
@@ -190,6 +196,7 @@ impl Device {
             model: observed.model.clone(),
             mode,
             away: false,
+            out_of_service: None,
             total: observed.total,
             reserved: observed.reserved,
             unmanaged: Bytes::ZERO,
@@ -212,6 +219,8 @@ impl Device {
             reports_process_memory: true,
             is_lost: false,
             is_managed: mode != Mode::Unmanaged,
+            out: None,
+            accepted_fault: None,
             mode: DeviceMode {
                 assigned: mode,
                 requested: None,
@@ -250,6 +259,8 @@ impl Device {
             reports_process_memory: true,
             is_lost: true,
             is_managed: true,
+            out: None,
+            accepted_fault: None,
             mode: DeviceMode {
                 assigned: last.mode,
                 requested: None,
@@ -260,11 +271,21 @@ impl Device {
         }
     }
 
+    /// Gives it the mode in which the planner sees it: no job starts on a GPU that does not respond or is out of service.
+    pub fn apply_mode(&mut self) {
+        self.gpu.out_of_service = self.out.as_ref().map(OutOfService::describe);
+        self.gpu.mode = match self.gpu.away || self.out.is_some() {
+            true => Mode::Unmanaged,
+            false => self.mode.assigned,
+        };
+    }
+
     /// What the journal keeps of it: what it is, with nothing on it.
     pub fn record(&self) -> Gpu {
         Gpu {
             mode: self.mode.assigned,
             away: false,
+            out_of_service: None,
             unmanaged: Bytes::ZERO,
             unlisted: Bytes::ZERO,
             elsewhere: Vec::new(),

@@ -49,6 +49,7 @@ use divvy_api::front_end::Withdrawn;
 use divvy_api::home::Home;
 use divvy_api::v1::{self, Error, ErrorCode, List};
 use divvy_api::version;
+use divvy_core::GpuUuid;
 use divvy_web::connections::TcpConn;
 use divvy_web::gate::Gate;
 use serde::Deserialize;
@@ -153,6 +154,8 @@ pub async fn serve(
     let routes = Router::new()
         .route("/v1/node", get(node))
         .route("/v1/gpus", get(gpus))
+        .route("/v1/gpus/drain", post(drain))
+        .route("/v1/gpus/undrain", post(undrain))
         .route("/v1/gpus/{gpu}", patch(change_gpu))
         .route("/v1/gpus/{gpu}/placements", get(claims::placements))
         .route("/v1/claims", get(claims::claims))
@@ -318,6 +321,36 @@ async fn change_gpu(
         .mailbox
         .request(|reply| Message::GpuMode { gpu, change, reply });
     list("GpuChange", vec![changed.await?])
+}
+
+async fn drain(
+    api: Api,
+    Extension(caller): Extension<Caller>,
+    Body(drain): Body<v1::Drain>,
+) -> Answer<v1::Gpu> {
+    let (drain, by) = (Box::new(drain), Box::new(caller));
+    let drained = api
+        .mailbox
+        .request(|reply| Message::Drain { drain, by, reply });
+    gpus_among(&api, &drained.await?).await
+}
+
+async fn undrain(
+    api: Api,
+    Extension(caller): Extension<Caller>,
+    Body(v1::Undrain { gpus }): Body<v1::Undrain>,
+) -> Answer<v1::Gpu> {
+    let by = Box::new(caller);
+    let returned = api
+        .mailbox
+        .request(|reply| Message::Undrain { gpus, by, reply });
+    gpus_among(&api, &returned.await?).await
+}
+
+async fn gpus_among(api: &Api, chosen: &[GpuUuid]) -> Answer<v1::Gpu> {
+    let mut gpus = api.mailbox.query(|queries| Ok(queries.gpus())).await?;
+    gpus.retain(|gpu| chosen.iter().any(|chosen| chosen.as_str() == gpu.uuid));
+    list("GpuList", gpus)
 }
 
 async fn mig(api: Api) -> Answer<v1::MigInstance> {

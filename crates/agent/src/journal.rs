@@ -81,6 +81,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0019_usage_total.sql"),
     include_str!("../migrations/0020_event_pots.sql"),
     include_str!("../migrations/0021_gpus.sql"),
+    include_str!("../migrations/0022_out_of_service.sql"),
 ];
 
 /// The setting with the version of the divvy that opened the journal last.

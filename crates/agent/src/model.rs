@@ -17,6 +17,7 @@ pub mod job_filter;
 pub mod known_gpu;
 pub mod mig_instance;
 pub mod oom;
+pub mod out_of_service;
 pub mod policy;
 pub mod recommend;
 pub mod retention;

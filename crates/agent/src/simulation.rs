@@ -26,6 +26,7 @@ mod machine;
 pub mod mig;
 mod program;
 mod run;
+mod services;
 mod slices;
 mod steps;
 mod supervisor;

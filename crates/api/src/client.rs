@@ -41,11 +41,11 @@ use crate::route::LOG_FROM;
 use crate::v1::brief::Lines;
 use crate::v1::job_query::{NEXT, TOTAL};
 use crate::v1::{
-    Advice, Board, Brief, CancelJob, Claim, ConfigReload, ConfigValue, Confirm, DockerArgs, Error,
-    ErrorBody, ErrorCode, Event, EventQuery, Exec, Gpu, GpuChange, GpuChanged, HeldClaim, History,
-    Job, JobPage, JobQuery, JobState, List, MigGc, MigInstance, MigPlacement, MigPlanned,
+    Advice, Board, Brief, CancelJob, Claim, ConfigReload, ConfigValue, Confirm, DockerArgs, Drain,
+    Error, ErrorBody, ErrorCode, Event, EventQuery, Exec, Gpu, GpuChange, GpuChanged, HeldClaim,
+    History, Job, JobPage, JobQuery, JobState, List, MigGc, MigInstance, MigPlacement, MigPlanned,
     MigWanted, Node, Oom, Project, ProjectChange, Queue, Resize, Signal, SignalJob, Submit,
-    Suspend, Usage, Why,
+    Suspend, Undrain, Usage, Why,
 };
 use crate::version;
 
@@ -200,6 +200,16 @@ impl Client {
     pub async fn change_gpu(&self, gpu: &str, change: &GpuChange) -> Result<GpuChanged, Error> {
         let path = format!("/v1/gpus/{}", encoded(gpu));
         only(self.send(Method::PATCH, &path, change).await?)
+    }
+
+    /// Takes GPUs out of service; answers these GPUs.
+    pub async fn drain(&self, drain: &Drain) -> Result<Vec<Gpu>, Error> {
+        self.send(Method::POST, "/v1/gpus/drain", drain).await
+    }
+
+    /// Returns GPUs to service; answers these GPUs.
+    pub async fn undrain(&self, undrain: &Undrain) -> Result<Vec<Gpu>, Error> {
+        self.send(Method::POST, "/v1/gpus/undrain", undrain).await
     }
 
     /// Every MIG instance, by GPU and place.

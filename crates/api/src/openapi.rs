@@ -35,6 +35,8 @@ pub fn document() -> Value {
         add::<v1::SignalJob>,
         add::<v1::Oom>,
         add::<v1::Advice>,
+        add::<v1::Drain>,
+        add::<v1::Undrain>,
         add::<v1::GpuChange>,
         add::<v1::GpuChanged>,
         add::<v1::MigInstance>,

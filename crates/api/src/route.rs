@@ -82,6 +82,10 @@ const JOBS: Answer = Answer::List {
     of: "Job",
     kind: "JobList",
 };
+const GPUS: Answer = Answer::List {
+    of: "Gpu",
+    kind: "GpuList",
+};
 const INSTANCES: Answer = Answer::List {
     of: "MigInstance",
     kind: "MigInstanceList",
@@ -148,14 +152,7 @@ pub const ROUTES: &[Route] = &[
             kind: "Node",
         },
     ),
-    get(
-        "/v1/gpus",
-        "GPUs and the slices on them",
-        Answer::List {
-            of: "Gpu",
-            kind: "GpuList",
-        },
-    ),
+    get("/v1/gpus", "GPUs and the slices on them", GPUS),
     Route {
         method: "PATCH",
         body: Body::Json("GpuChange"),
@@ -166,6 +163,24 @@ pub const ROUTES: &[Route] = &[
                 of: "GpuChanged",
                 kind: "GpuChange",
             },
+        )
+    },
+    Route {
+        method: "POST",
+        body: Body::Json("Drain"),
+        ..get(
+            "/v1/gpus/drain",
+            "Take GPUs out of service: running jobs continue, and no job starts there. Answers with these GPUs",
+            GPUS,
+        )
+    },
+    Route {
+        method: "POST",
+        body: Body::Json("Undrain"),
+        ..get(
+            "/v1/gpus/undrain",
+            "Return GPUs to service, also those that the daemon took out for a fault. Answers with these GPUs",
+            GPUS,
         )
     },
     get(

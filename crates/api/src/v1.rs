@@ -48,7 +48,10 @@ pub use doctor::{Finding, FindingStatus};
 pub use error::{Error, ErrorBody, ErrorCode};
 pub use event_query::EventQuery;
 pub use exec::{Exec, ExecEnd, Signal, SignalJob, Terminal};
-pub use gpu::{Gpu, GpuAvailable, GpuHeldElsewhere, GpuLost, GpuProcess, GpuSlice};
+pub use gpu::{
+    Drain, Gpu, GpuAvailable, GpuHeldElsewhere, GpuLost, GpuProcess, GpuSlice, OutOfService,
+    Undrain,
+};
 pub use history::{History, HistoryFigure};
 pub use job::{
     After, Amount, Array, ArrayTask, Asker, CancelJob, ComputeTime, EndReason, Event, Idle,

@@ -32,7 +32,9 @@ use divvy_core::reconcile::BypassPolicy;
 
 use crate::script::JobFile;
 
-pub use admin::{Admin, AdminGpu, AdminJournal, AdminMig, JournalOf, MigGc, MigPlan};
+pub use admin::{
+    Admin, AdminDrain, AdminGpu, AdminJournal, AdminMig, AdminUndrain, JournalOf, MigGc, MigPlan,
+};
 pub use attach::{Attach, Exec, Shell};
 pub use clearml::{ClearMl, Stock};
 pub use config::{ConfigCheck, ConfigReload, ConfigShow, ConfigVerb};

@@ -133,7 +133,11 @@ pub(crate) struct SliceGpu {
     pub work_end: AtomicU64,
     /// Measured device time, nanoseconds.
     pub device_time: AtomicU64,
-    _room: [AtomicU64; 2],
+    /// Contexts that processes have made there.
+    pub contexts: AtomicU64,
+    /// First contexts of processes that the driver refused: their number in the upper half, in the lower half the code
+    /// (CUresult) of the last one.
+    pub context_failures: AtomicU64,
 }
 
 #[repr(C, align(64))]
@@ -290,6 +294,8 @@ mod tests {
         assert_eq!(offset_of!(SlotLines, pid_namespace), 24);
         assert_eq!(offset_of!(SliceGpu, work_end), 32);
         assert_eq!(offset_of!(SliceGpu, device_time), 40);
+        assert_eq!(offset_of!(SliceGpu, contexts), 48);
+        assert_eq!(offset_of!(SliceGpu, context_failures), 56);
         assert_eq!(offset_of!(SlotLines, dead_since), 32);
         assert_eq!(offset_of!(SlotLines, image), 56);
         assert_eq!(offset_of!(SlotLines, waiting), 40);

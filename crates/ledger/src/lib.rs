@@ -57,7 +57,9 @@ pub use process::{ProcessIdentity, boot_time_ns};
 pub use reader::Reader;
 pub use reap::{DRIVER_RELEASE_TIMEOUT_NS, Listed, Reaped};
 pub use shared::SharedAllocation;
-pub use slice::{ProcessGpu, ProcessState, ProcessUsage, Slice, Snapshot, Usage, is_settled};
+pub use slice::{
+    ContextCounts, ProcessGpu, ProcessState, ProcessUsage, Slice, Snapshot, Usage, is_settled,
+};
 pub use slot::ProcessSlot;
 pub use syscall::nap;
 

@@ -318,6 +318,16 @@ impl Slice {
     }
 }
 
+/// Contexts on one GPU, as the slice's processes counted them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ContextCounts {
+    pub made: u64,
+    /// First contexts of a process that the driver refused.
+    pub failed: u64,
+    /// The CUresult of the last refusal; 0 without one.
+    pub last_code: u32,
+}
+
 /// The bytes of a slice at one time. Any bytes at all make a snapshot; none makes it panic.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
@@ -355,6 +365,20 @@ impl Snapshot {
     /// Things that only a bug or a hostile process can cause, counted by the processes themselves.
     pub fn alarms(&self) -> u64 {
         word(&self.head, offset_of!(SlotsFile, alarms))
+    }
+
+    /// What became of contexts on one GPU, over all processes that the slice has had; zero for a GPU it does not have.
+    pub fn contexts(&self, gpu: usize) -> ContextCounts {
+        if gpu >= self.spec.gpus.len() {
+            return ContextCounts::default();
+        }
+        let kept = offset_of!(SlotsFile, gpus) + gpu * size_of::<SliceGpu>();
+        let failures = word(&self.head, kept + offset_of!(SliceGpu, context_failures));
+        ContextCounts {
+            made: word(&self.head, kept + offset_of!(SliceGpu, contexts)),
+            failed: failures >> 32,
+            last_code: (failures & u64::from(u32::MAX)) as u32,
+        }
     }
 
     /// The slice's usage of one GPU; zero for a GPU it does not have.

@@ -205,6 +205,27 @@ impl ProcessSlot {
         self.slots.alarms.fetch_add(1, Relaxed);
     }
 
+    /// Counts a context that this process has made on a GPU.
+    pub fn note_context(&self, gpu: usize) {
+        if self.has(gpu) {
+            self.slots.gpus[gpu].contexts.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Counts a first context of this process that the driver has refused with this code (CUresult).
+    pub fn note_context_failure(&self, gpu: usize, code: u32) {
+        if !self.has(gpu) {
+            return;
+        }
+        let next = |word: u64| {
+            let count = (word >> 32).saturating_add(1).min(u64::from(u32::MAX));
+            Some(count << 32 | u64::from(code))
+        };
+        let failures = &self.slots.gpus[gpu].context_failures;
+        // `next` never gives up.
+        let _ = failures.fetch_update(Relaxed, Relaxed, next);
+    }
+
     /// Gives back what dead processes of this PID namespace held, two seconds after they were first seen dead.
     /// `now`: [`crate::boot_time_ns`]. Reservations that do not fit do this by themselves.
     ///

@@ -83,7 +83,9 @@ impl GpuAccount {
 impl Contexts {
     /// A context exists on that GPU, however it came to be.
     pub fn note(&self, place: &GpuAccount) {
-        place.slot.force_overhead(place.gpu);
+        if place.slot.force_overhead(place.gpu) {
+            place.slot.note_context(place.gpu);
+        }
     }
 
     /// Says what this process's contexts on a GPU are charged.
@@ -290,8 +292,13 @@ fn make<F>(real: &Real<'_, F>, place: &GpuAccount, made: impl FnOnce(Charge)) ->
     };
     let result = real.call();
     if result == CUresult::SUCCESS {
+        place.slot.note_context(place.gpu);
         made(charge);
     } else {
+        // A process that has a context there knows the GPU to work. What fails later may be its own error, which stays.
+        if matches!(charge, Charge::Overhead) {
+            place.slot.note_context_failure(place.gpu, result.0);
+        }
         place.give_back_context(charge);
     }
     result

@@ -111,6 +111,7 @@ pub fn known(method: &str, path: &str) -> Option<Verb> {
         ("PATCH", Some("v1"), Some("jobs"), None) => Some(Verb::ChangeSelected),
         ("POST", Some("v1"), Some("mig"), Some("gc")) => Some(Verb::CleanUp),
         ("PATCH", Some("v1"), Some("gpus"), Some(_))
+        | ("POST", Some("v1"), Some("gpus"), Some("drain" | "undrain"))
         | ("GET" | "HEAD", Some("v1"), Some("config"), None)
         | ("POST", Some("v1"), Some("config"), Some("reload"))
         | ("POST" | "PUT" | "PATCH" | "DELETE", Some("v1"), Some("projects"), _) => {

@@ -13,6 +13,7 @@ use crate::controller::lifecycle::{
 use crate::controller::mailbox::Message;
 use crate::controller::mig::{mode, report};
 use crate::controller::query::reference;
+use crate::controller::service::{self, faults};
 use crate::controller::state::State;
 use crate::controller::{claims, disk_full, observe, sharing, waiters};
 use crate::journal::StoreError;
@@ -201,6 +202,15 @@ fn dispatch(
         Message::GpuMode { gpu, change, reply } => {
             mode::change_mode(state, fx, io, &gpu, &change, reply)?
         }
+        Message::Drain { drain, by, reply } => {
+            let drained = service::drain(&mut state.gpus, fx, io, &drain, &by)?;
+            fx.replies.gpus.push((reply, drained));
+        }
+        Message::Undrain { gpus, by, reply } => {
+            let returned = service::undrain(&mut state.gpus, fx, io, &gpus, &by)?;
+            fx.replies.gpus.push((reply, returned));
+        }
+        Message::GpuProbed(outcome) => faults::probed(&mut state.gpus, fx, io, outcome)?,
         Message::MigGc { gc, reply } => {
             let gone = mode::collect(&mut state.mig, &state.gpus, fx, io, &gc)?;
             fx.replies.mig_gcs.push((reply, gone));

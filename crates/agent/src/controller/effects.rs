@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::mpsc::SyncSender;
 
 use divvy_api::v1::{Error, GpuChanged, MigInstance};
-use divvy_core::JobId;
+use divvy_core::{GpuUuid, JobId};
 
 use crate::controller::io::Io;
 use crate::controller::query::job_summary::JobSummary;
@@ -114,6 +114,8 @@ pub struct Replies {
     pub claim_releases: Vec<ClaimReleaseReply>,
     /// Replies to changes of a GPU's mode.
     pub gpu_modes: Vec<(Reply<GpuChanged>, Result<GpuChanged, Error>)>,
+    /// Replies with GPUs that went out of service, or returned.
+    pub gpus: Vec<GpusReply>,
     /// Idle MIG instances that will be destroyed.
     pub mig_gcs: Vec<(Reply<Vec<MigInstance>>, Vec<MigInstance>)>,
     /// The retention thread, which waits for a batch to be deleted.
@@ -124,6 +126,9 @@ pub struct Replies {
 
 /// A query of the state. It runs after the round, and sends its own reply.
 pub type StateQuery = Box<dyn FnOnce(&State, &Io, &Effects) + Send>;
+
+/// A reply with GPUs, and which they are or why there are none.
+pub type GpusReply = (Reply<Vec<GpuUuid>>, Result<Vec<GpuUuid>, Error>);
 
 /// A changed project, and its caller.
 pub type ProjectReply = (

@@ -9,6 +9,7 @@ use crate::compute::ComputeScheduler;
 use crate::config::Config;
 use crate::gpu::Observer;
 use crate::gpu::mig::Workers;
+use crate::gpu::probe::Prober;
 use crate::history::History;
 use crate::host::disk::Disk;
 use crate::journal::Store;
@@ -36,6 +37,8 @@ pub struct Io {
     pub compute_scheduler: ComputeScheduler,
     /// Starts checkpoint operations.
     pub checkpoint_ops: CheckpointOps,
+    /// Starts probes of GPUs with a fault.
+    pub prober: Prober,
     /// The ring of past figures; `None` if none is kept.
     pub history: Option<Arc<History>>,
     /// The threads that carry out MIG commands.

@@ -165,6 +165,15 @@ impl KnownGpus {
         gpus.any(|known| known.uuid == *gpu && known.is_served)
     }
 
+    /// Takes a GPU out of service that the last daemon had taken out.
+    pub fn apply_service(&self, device: &mut Device) {
+        let mut gpus = self.gpus.iter();
+        let known = gpus.find(|known| known.uuid == device.gpu.uuid);
+        device.out = known.and_then(|known| known.out.clone());
+        device.accepted_fault = known.and_then(|known| known.accepted_fault.clone());
+        device.apply_mode();
+    }
+
     /// Refuses a list that never was right: without any GPU to serve, now or later, or new and with a GPU that neither is
     /// here nor was. A list of the last start stays, whatever is missing now.
     ///
@@ -187,10 +196,12 @@ impl KnownGpus {
         missing.filter_map(|gpu| {
             let mut last = gpu.record.clone()?;
             last.index = gpu.number;
-            Some(Device {
+            let mut device = Device {
                 is_lost: !self.is_blind,
                 ..Device::missing(&last, &gpu.bus)
-            })
+            };
+            self.apply_service(&mut device);
+            Some(device)
         })
     }
 
@@ -364,6 +375,8 @@ fn compare(
                 Some(known) if now().duration_since(known.seen).abs() < NOTED => known.seen,
                 _ => now(),
             },
+            out: known(gpu).and_then(|known| known.out.clone()),
+            accepted_fault: known(gpu).and_then(|known| known.accepted_fault.clone()),
         })
         .collect();
     gpus.extend(missing);

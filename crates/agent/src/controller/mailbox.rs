@@ -21,10 +21,10 @@ use std::time::Duration;
 
 use divvy_api::front_end::WorkerHold;
 use divvy_api::v1::{
-    Claim, ConfigReload, Confirm, Error, ErrorCode, GpuChange, GpuChanged, Job, JobChange, MigGc,
-    MigInstance, Project, Resize, Submit,
+    Claim, ConfigReload, Confirm, Drain, Error, ErrorCode, GpuChange, GpuChanged, Job, JobChange,
+    MigGc, MigInstance, Project, Resize, Submit,
 };
-use divvy_core::JobId;
+use divvy_core::{GpuUuid, JobId};
 use tokio::sync::oneshot;
 
 use crate::auth::{Caller, Role};
@@ -37,6 +37,7 @@ use crate::controller::request::{
     Act, ActOutcome, Cancellation, MatchingJobs, Milestone, ProjectAct, Reply, Selection,
 };
 use crate::gpu::mig::MigReport;
+use crate::gpu::probe::GpuProbed;
 use crate::gpu::sample::NodeSample;
 use crate::host::account::UserAccount;
 use crate::host::clock::Instant;
@@ -160,6 +161,18 @@ pub enum Message {
         change: GpuChange,
         reply: Reply<GpuChanged>,
     },
+    /// Takes GPUs out of service; replies with them.
+    Drain {
+        drain: Box<Drain>,
+        by: Box<Caller>,
+        reply: Reply<Vec<GpuUuid>>,
+    },
+    /// Returns GPUs to service; replies with them.
+    Undrain {
+        gpus: Vec<String>,
+        by: Box<Caller>,
+        reply: Reply<Vec<GpuUuid>>,
+    },
     /// Destroys idle MIG instances; replies with them.
     MigGc {
         gc: MigGc,
@@ -188,6 +201,8 @@ pub enum Message {
     CheckpointReport(Box<checkpoint::CheckpointReport>),
     /// The report of a MIG command.
     MigReport(Box<MigReport>),
+    /// The outcome of a probe of a GPU.
+    GpuProbed(GpuProbed),
     /// The driver could not be queried.
     ObservationFailed(String),
     /// History that retention deletes from the journal.
@@ -227,6 +242,7 @@ impl Message {
                 drop(reply.send(Err(error)));
             }
             Self::GpuMode { reply, .. } => drop(reply.send(Err(error))),
+            Self::Drain { reply, .. } | Self::Undrain { reply, .. } => drop(reply.send(Err(error))),
             Self::MigGc { reply, .. } => drop(reply.send(Err(error))),
             other @ (Self::Submit { .. }
             | Self::Cancel { .. }
@@ -241,6 +257,7 @@ impl Message {
             | Self::WorkerHolds(_)
             | Self::CheckpointReport(_)
             | Self::MigReport(_)
+            | Self::GpuProbed(_)
             | Self::ObservationFailed(_)
             | Self::Prune { .. }
             | Self::Stop) => return Some(other),

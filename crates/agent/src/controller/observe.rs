@@ -11,13 +11,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use divvy_core::job::StopReason;
-use divvy_core::{GpuUuid, Grant, JobId, JobState, Mode};
+use divvy_core::{GpuUuid, Grant, JobId, JobState};
 
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{cancel, notifications, resize};
 use crate::controller::mig::mode;
 use crate::controller::runtime::ActiveJob;
+use crate::controller::service::faults;
 use crate::controller::state::{GpuState, Jobs, State};
 use crate::controller::{active_set, claims, known_gpus};
 use crate::gpu::FaultyGpu;
@@ -54,6 +55,8 @@ pub fn apply_sample(
     notifications::end_gpu_use(&mut state.jobs, fx, io, sample)?;
     usage::meter(&mut state.jobs, &mut state.timers, io, sample);
     resize::reclaim_released(state, fx, io)?;
+    faults::watch_contexts(&mut state.jobs, &mut state.gpus, fx, io, sample);
+    faults::watch_driver(&mut state.gpus, fx, io, sample)?;
     let away = state.gpus.devices.iter().filter(|device| device.gpu.away);
     let returns: Vec<GpuUuid> = away
         .map(|device| device.gpu.uuid.clone())
@@ -189,16 +192,12 @@ fn update_gpu_health(
 ) -> Result<(), StoreError> {
     let mut changes = Vec::new();
     for device in &mut gpus.devices {
-        let uuid = &device.gpu.uuid;
+        let uuid = &device.gpu.uuid.clone();
         let answers = answers(sample, uuid);
         device.is_lost = is_lost(sample, uuid);
-        let mode = if answers {
-            device.mode.assigned
-        } else {
-            Mode::Unmanaged
-        };
         if device.gpu.away == answers {
-            (device.gpu.mode, device.gpu.away) = (mode, !answers);
+            device.gpu.away = !answers;
+            device.apply_mode();
             let index = device.gpu.index;
             let why = match trouble(sample, uuid) {
                 Some(trouble) => format!(": {}", trouble.message),

@@ -398,8 +398,12 @@ fn gpu_to_api(
         mig: mig::view::mig_of(state, &gpu.uuid),
         problem: match device.gpu.away {
             true => Some("it does not respond".to_owned()),
-            false => mig::view::trouble_of(&state.mig, device),
+            false => match &gpu.out_of_service {
+                Some(why) => Some(why.clone()),
+                None => mig::view::trouble_of(&state.mig, device),
+            },
         },
+        out_of_service: (device.out.as_ref()).map(|out| out.to_api(device.mode.assigned)),
         lost: device.gpu.away.then(|| v1::GpuLost {
             mode: device.mode.assigned.name().to_owned(),
             for_good: device.is_lost,
@@ -445,7 +449,8 @@ pub fn metrics_page(state: &State, fx: &Effects, io: &Io) -> Page {
 
 fn gpu_facts(state: &State) -> GpuFacts {
     let devices = || state.gpus.devices.iter();
-    let lost = devices().filter(|device| device.gpu.away);
+    let is_fault = |device: &&Device| device.out.as_ref().is_some_and(|out| out.is_fault());
+    let faulty = devices().filter(|device| device.gpu.away || is_fault(device));
     let made = state.mig.instances().values();
     let made = made.filter_map(|instance| instance.info.as_ref());
     GpuFacts {
@@ -454,7 +459,7 @@ fn gpu_facts(state: &State) -> GpuFacts {
             .collect(),
         instances: made.map(|made| (made.uuid.to_string(), made.id)).collect(),
         power: BTreeMap::new(),
-        lost: lost.map(|device| device.gpu.index).collect(),
+        faulty: faulty.map(|device| device.gpu.index).collect(),
     }
 }
 

@@ -14,6 +14,7 @@ use crate::controller::lifecycle::{cancel, container, job_sync, resize, start};
 use crate::controller::mig::{claim, mode};
 use crate::controller::observe::{reconcile, unjournaled};
 use crate::controller::state::mig::is_divided;
+use crate::controller::state::slice_usage::SliceUsage;
 use crate::controller::state::{Jobs, State};
 use crate::controller::{apply, claims, observe};
 use crate::gpu::slice;
@@ -126,7 +127,15 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
                 match slice::HeldSlice::adopt(&io.config.home.slice(&name), &layout, supervisor) {
                     Ok(slice) => {
                         io.observer.register(*id, slice.to_watched_job(Vec::new()));
+                        let gpus = active.job.allocations.len();
                         if let Some(placed) = active.placed_mut() {
+                            // What became of contexts before this start was judged then.
+                            placed.slice_usage.resize(gpus, SliceUsage::default());
+                            if let Ok(snapshot) = slice.read() {
+                                for (gpu, usage) in placed.slice_usage.iter_mut().enumerate() {
+                                    usage.contexts = snapshot.contexts(gpu);
+                                }
+                            }
                             placed.slice = Some(slice);
                         }
                     }

@@ -27,6 +27,7 @@ use divvy_core::{GpuUuid, JobId, Project, Wait};
 use crate::controller::known_gpus::StartDifferences;
 use crate::controller::query::estimate::EstimateInput;
 use crate::controller::runtime::ActiveJob;
+use crate::controller::service::faults::GpuWatch;
 use crate::controller::state::active_set::ActiveSet;
 use crate::controller::state::disk::DiskFull;
 use crate::controller::state::history::HistoryClock;
@@ -106,6 +107,16 @@ pub struct GpuState {
     pub bypasses: [u64; BypassKind::ALL.len()],
     /// GPUs on which the driver does not report memory by process; an event has reported it.
     pub accounts_only: HashSet<GpuUuid>,
+    /// What is watched of GPUs, to find faults.
+    pub watch: BTreeMap<GpuUuid, GpuWatch>,
+}
+
+impl GpuState {
+    pub fn device_mut(&mut self, gpu: &GpuUuid) -> Option<&mut Device> {
+        self.devices
+            .iter_mut()
+            .find(|device| device.gpu.uuid == *gpu)
+    }
 }
 
 /// The order of the queues, the projects, and the users of jobs.

@@ -17,6 +17,7 @@ use crate::controller::lifecycle::{
 };
 use crate::controller::mig::backoff;
 use crate::controller::observe::{unjournaled, usage};
+use crate::controller::service::{self, faults};
 use crate::controller::state::State;
 use crate::controller::{active_set, observe, sharing};
 use crate::host::clock::Instant;
@@ -30,6 +31,8 @@ pub(super) fn sweep(state: &mut State, fx: &mut Effects, io: &Io) -> Result<(), 
     job_sync::reap_supervisors(&mut state.jobs, &mut state.children);
     backoff::expire_backoffs(&mut state.mig, fx);
     observe::check_driver_timeout(&mut state.jobs, &mut state.gpus, fx, io)?;
+    service::expire(&mut state.gpus, fx, io)?;
+    faults::start_probes(&mut state.gpus, io);
     client_tie::cancel_without_client(state, fx, io)?;
     time_limits::enforce_time_limits(&mut state.jobs, fx, io)?;
     usage::flush_usage(&mut state.jobs, &mut state.timers, io)?;

@@ -104,6 +104,9 @@ pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, i
     for (reply, result) in std::mem::take(&mut fx.replies.projects) {
         let _ = reply.send(result);
     }
+    for (reply, result) in std::mem::take(&mut fx.replies.gpus) {
+        let _ = reply.send(result);
+    }
     for (reply, result) in std::mem::take(&mut fx.replies.gpu_modes) {
         let _ = reply.send(result);
     }

@@ -9,6 +9,7 @@ use crate::checkpoint;
 use crate::controller::mailbox::{Mailbox, Message};
 use crate::gpu::SourceError;
 use crate::gpu::mig::MigReport;
+use crate::gpu::probe::ProbeSender;
 use crate::gpu::sample::NodeSample;
 use crate::host::error::error_chain;
 use crate::journal::retention::PruneSender;
@@ -59,6 +60,12 @@ pub fn mig_reports(mailbox: &Mailbox) -> impl Fn(MigReport) + Clone + Send + 'st
 pub fn checkpoint_reports(mailbox: &Mailbox) -> checkpoint::ReportSender {
     let mailbox = mailbox.clone();
     Arc::new(move |report| mailbox.post(Message::CheckpointReport(Box::new(report))))
+}
+
+/// Outcomes of probes of GPUs.
+pub fn probe_reports(mailbox: &Mailbox) -> ProbeSender {
+    let mailbox = mailbox.clone();
+    Arc::new(move |probed| mailbox.post(Message::GpuProbed(probed)))
 }
 
 /// What the pruner wants forgotten.

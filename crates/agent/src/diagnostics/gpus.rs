@@ -84,6 +84,7 @@ fn blank() -> v1::Gpu {
         mig: None,
         problem: None,
         lost: None,
+        out_of_service: None,
         held_elsewhere: Vec::new(),
         power_watts: None,
         asleep: false,

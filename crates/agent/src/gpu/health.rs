@@ -60,27 +60,13 @@ const CRITICAL: [(u64, &str); 15] = [
 ];
 
 /// What a critical Xid means; `None` for one that comes from a program, or needs no reset.
-#[allow(
-    dead_code,
-    reason = "the state \"out of service\" of the controller asks it"
-)]
 pub fn critical_xid(xid: u64) -> Option<&'static str> {
     let found = CRITICAL.iter().find(|(critical, _)| *critical == xid);
     found.map(|(_, words)| *words)
 }
 
-/// Why a GPU's memory is not to be trusted, by its errors `before` and `now`. An unknown count has not grown.
-///
-/// A pending remap is no trouble: "new workloads can be launched" (NVIDIA, "GPU Memory Error Management", Error Recovery
-/// and Response Flags). A failed one is: NVIDIA replaces such a board (RMA Policy Thresholds for Row-Remapping).
-#[allow(
-    dead_code,
-    reason = "the state \"out of service\" of the controller asks it"
-)]
-pub fn trouble(before: &DriverHealth, now: &DriverHealth) -> Option<String> {
-    if now.remapped.is_some_and(|rows| rows.has_failed) {
-        return Some("a failed remap of a memory row".to_owned());
-    }
+/// Uncorrected memory errors since `before`, in words. An unknown count has not grown.
+pub fn new_errors(before: &DriverHealth, now: &DriverHealth) -> Option<String> {
     let (before, now) = (before.uncorrected_ecc?, now.uncorrected_ecc?);
     // A lower count began anew.
     match now.checked_sub(before).unwrap_or(now) {
@@ -88,6 +74,15 @@ pub fn trouble(before: &DriverHealth, now: &DriverHealth) -> Option<String> {
         1 => Some("1 uncorrected memory error".to_owned()),
         errors => Some(format!("{errors} uncorrected memory errors")),
     }
+}
+
+/// A fault that stays until the board is replaced.
+///
+/// A pending remap is none: "new workloads can be launched" (NVIDIA, "GPU Memory Error Management", Error Recovery and
+/// Response Flags). A failed one is: NVIDIA replaces such a board (RMA Policy Thresholds for Row-Remapping).
+pub fn lasting_fault(now: &DriverHealth) -> Option<&'static str> {
+    let rows = now.remapped.filter(|rows| rows.has_failed);
+    rows.map(|_| "a failed remap of a memory row")
 }
 
 /// The last answer of each GPU, and when it was asked.
@@ -168,12 +163,12 @@ mod tests {
     }
 
     #[test]
-    fn memory_errors_of_a_gpu_are_trouble_once_they_grow() {
+    fn memory_errors_of_a_gpu_are_a_fault_once_they_grow() {
         let ecc = |count| DriverHealth {
             uncorrected_ecc: count,
             remapped: None,
         };
-        let said = |before, now| trouble(&ecc(before), &ecc(now));
+        let said = |before, now| new_errors(&ecc(before), &ecc(now));
         assert_eq!(said(Some(3), Some(3)), None);
         let one = Some("1 uncorrected memory error".to_owned());
         assert_eq!(said(Some(3), Some(4)), one);
@@ -185,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_remap_of_a_memory_row_is_trouble_and_a_pending_one_is_not() {
+    fn a_failed_remap_of_a_memory_row_is_a_lasting_fault_and_a_pending_one_is_none() {
         let rows = |is_pending, has_failed| DriverHealth {
             uncorrected_ecc: Some(0),
             remapped: Some(RemappedRows {
@@ -194,11 +189,8 @@ mod tests {
                 has_failed,
             }),
         };
-        let well = rows(false, false);
-        assert_eq!(trouble(&well, &rows(true, false)), None);
-        let failed = rows(true, true);
-        let words = Some("a failed remap of a memory row".to_owned());
-        assert_eq!(trouble(&well, &failed), words);
-        assert_eq!(trouble(&failed, &failed), words, "it stays bad");
+        assert_eq!(lasting_fault(&rows(true, false)), None);
+        let words = Some("a failed remap of a memory row");
+        assert_eq!(lasting_fault(&rows(true, true)), words);
     }
 }

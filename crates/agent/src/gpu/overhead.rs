@@ -34,6 +34,9 @@ impl Overhead {
     };
 }
 
+/// Exit code of a probe that found too little free memory for a context: the GPU works.
+pub const FULL: u8 = 3;
+
 /// How long a probe may take; the first context after a boot takes seconds.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -63,7 +66,11 @@ pub fn probe(uuid: &str, simulated: Option<&Path>) -> ExitCode {
         }
         Err(error) => {
             eprintln!("divvy: {}", error_chain(error.as_ref()));
-            ExitCode::FAILURE
+            let driver = error.downcast_ref::<divvy_driver::Error>();
+            match driver.is_some_and(divvy_driver::Error::is_out_of_memory) {
+                true => ExitCode::from(FULL),
+                false => ExitCode::FAILURE,
+            }
         }
     }
 }
@@ -149,7 +156,7 @@ pub fn overheads<E>(
         .collect())
 }
 
-fn start(divvy: &Path, simulated: Option<&Path>, uuid: &str) -> io::Result<Child> {
+pub(super) fn start(divvy: &Path, simulated: Option<&Path>, uuid: &str) -> io::Result<Child> {
     let mut command = Command::new(divvy);
     command.args(["probe-context", uuid]);
     if let Some(folder) = simulated {

@@ -13,7 +13,8 @@ use divvy_core::mig::Placement;
 use divvy_core::reconcile::{self, LedgerEntry, ProcessOwner, ProcessSample, Sample, SliceSample};
 use divvy_core::{Bytes, JobId};
 use divvy_ledger::{
-    OpenError, ProcessIdentity, ProcessState, ProcessUsage, SliceSpec, Snapshot, is_settled,
+    ContextCounts, OpenError, ProcessIdentity, ProcessState, ProcessUsage, SliceSpec, Snapshot,
+    is_settled,
 };
 
 use super::attribution::{AttributedProcess, Attribution, Ownership, PidLookup, ProcessEvidence};
@@ -281,6 +282,11 @@ impl LedgerSnapshots {
     /// How often the limiter came upon what it could not count, or should not be.
     pub fn alarms(&self) -> u64 {
         self.after.alarms()
+    }
+
+    /// What became of contexts on one GPU.
+    pub fn contexts(&self, gpu: usize) -> ContextCounts {
+        self.after.contexts(gpu)
     }
 
     /// The slot of a process.

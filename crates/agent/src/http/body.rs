@@ -70,7 +70,7 @@ macro_rules! brought {
 
 brought! {
     LARGE: Submit Confirm Exec JobsChange;
-    SMALL: CancelJob Claim GpuChange JobChange MigGc MigWanted ProjectChange Resize SignalJob Suspend;
+    SMALL: CancelJob Claim Drain GpuChange JobChange MigGc MigWanted ProjectChange Resize SignalJob Suspend Undrain;
 }
 
 /// A request's whole body, in its user's budget from now on.

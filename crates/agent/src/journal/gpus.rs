@@ -9,6 +9,7 @@ use rusqlite::{Connection, Row, params};
 use super::migs::parsed;
 use super::{Store, StoreError, rows, sql};
 use crate::model::known_gpu::KnownGpu;
+use crate::model::out_of_service::OutOfService;
 
 /// Brings what is over to the present numbers. The label of an allocation that has ended stays what people knew it by.
 const RENUMBER_PAST: &str = "
@@ -62,7 +63,8 @@ impl Store {
             }
             self.db.execute("DELETE FROM gpu", [])?;
             let mut insert = self.db.prepare_cached(
-                "INSERT INTO gpu (uuid, number, record, bus, served, listed, seen) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                "INSERT INTO gpu (uuid, number, record, bus, served, listed, seen, out_of_service, accepted_fault) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
             )?;
             for gpu in gpus {
                 insert.execute(params![
@@ -73,12 +75,38 @@ impl Store {
                     gpu.is_served,
                     gpu.is_listed,
                     gpu.seen.as_microsecond(),
+                    gpu.out.as_ref().map(rows::json).transpose()?,
+                    gpu.accepted_fault,
                 ])?;
             }
             self.db.execute_batch(RENUMBER)?;
             self.db.execute_batch(RENUMBER_PAST)
         };
         save().map_err(sql("store the known GPUs"))
+    }
+
+    /// Stores why a known GPU is out of service; `None` returns it to service.
+    pub fn set_out_of_service(
+        &self,
+        gpu: &GpuUuid,
+        out: Option<&OutOfService>,
+    ) -> Result<(), StoreError> {
+        let save = || -> rusqlite::Result<usize> {
+            self.db
+                .prepare_cached("UPDATE gpu SET out_of_service = ?2 WHERE uuid = ?1")?
+                .execute(params![gpu.as_str(), out.map(rows::json).transpose()?])
+        };
+        save().map(drop).map_err(sql("store a GPU out of service"))
+    }
+
+    /// Stores the lasting fault that an administrator has accepted.
+    pub fn accept_fault(&self, gpu: &GpuUuid, fault: &str) -> Result<(), StoreError> {
+        let save = || -> rusqlite::Result<usize> {
+            self.db
+                .prepare_cached("UPDATE gpu SET accepted_fault = ?2 WHERE uuid = ?1")?
+                .execute(params![gpu.as_str(), fault])
+        };
+        save().map(drop).map_err(sql("store an accepted fault"))
     }
 
     /// Stores what a known GPU is now.
@@ -93,13 +121,14 @@ impl Store {
 }
 
 fn known(db: &Connection) -> rusqlite::Result<Vec<KnownGpu>> {
-    let columns = "uuid, number, record, bus, served, listed, seen";
+    let columns = "uuid, number, record, bus, served, listed, seen, out_of_service, accepted_fault";
     let mut query = db.prepare(&format!("SELECT {columns} FROM gpu ORDER BY number"))?;
     query.query_map([], read)?.collect()
 }
 
 fn read(row: &Row<'_>) -> rusqlite::Result<KnownGpu> {
     let record: Option<String> = row.get(2)?;
+    let out: Option<String> = row.get(7)?;
     Ok(KnownGpu {
         uuid: uuid(row)?,
         number: row.get(1)?,
@@ -109,6 +138,8 @@ fn read(row: &Row<'_>) -> rusqlite::Result<KnownGpu> {
         is_served: row.get(4)?,
         is_listed: row.get(5)?,
         seen: Timestamp::from_microsecond(row.get(6)?).unwrap_or(Timestamp::UNIX_EPOCH),
+        out: out.and_then(|text| serde_json::from_str(&text).ok()),
+        accepted_fault: row.get(8)?,
     })
 }
 
@@ -130,6 +161,8 @@ mod tests {
             is_served: true,
             is_listed: true,
             seen: Timestamp::UNIX_EPOCH,
+            out: None,
+            accepted_fault: None,
         }
     }
 

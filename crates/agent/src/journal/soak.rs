@@ -32,6 +32,7 @@ fn gpu(index: u8) -> Gpu {
         model: "A100-SXM4-80GB".to_owned(),
         mode: Mode::Shared,
         away: false,
+        out_of_service: None,
         total: divvy_core::Bytes::gib(80),
         reserved: divvy_core::Bytes::ZERO,
         elsewhere: Vec::new(),

@@ -3,6 +3,8 @@
 use divvy_core::{Gpu, GpuUuid};
 use jiff::Timestamp;
 
+use crate::model::out_of_service::OutOfService;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownGpu {
     pub uuid: GpuUuid,
@@ -18,6 +20,10 @@ pub struct KnownGpu {
     /// The driver listed it at the last start.
     pub is_listed: bool,
     pub seen: Timestamp,
+    /// Why it gets no jobs, while it is out of service.
+    pub out: Option<OutOfService>,
+    /// The lasting fault with which an administrator has returned it to service.
+    pub accepted_fault: Option<String>,
 }
 
 impl KnownGpu {

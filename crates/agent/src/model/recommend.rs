@@ -122,6 +122,7 @@ mod tests {
             model: "A100 80GB".to_owned(),
             mode: Mode::Shared,
             away: false,
+            out_of_service: None,
             total: Bytes::gib(GPU),
             reserved: Bytes::ZERO,
             unmanaged: Bytes::ZERO,

@@ -37,6 +37,7 @@ use crate::controller::mailbox::Message;
 use crate::controller::{Controller, ControllerParts};
 use crate::gpu::mig::worker::Worker;
 use crate::gpu::mig::{MigCommand, MigOutcome, Workers};
+use crate::gpu::probe::Prober;
 use crate::gpu::sleep::PowerStates;
 use crate::gpu::{Device, Observer, Source};
 use crate::host::clock::Instant;
@@ -368,6 +369,7 @@ impl Daemon {
                 let mut device = Device::new(gpu, mode, CONTEXT);
                 device.mode.requested = wanted;
                 device.is_managed = true;
+                known.apply_service(&mut device);
                 device
             })
             .chain(known.missing())
@@ -392,8 +394,10 @@ impl Daemon {
             config.programs.divvy.clone(),
             None,
         );
+        let prober = Prober::new(Arc::new(drop), config.programs.divvy.clone(), None);
         let cycle = Controller::new(ControllerParts {
             config,
+            prober,
             store,
             watch: None,
             events,

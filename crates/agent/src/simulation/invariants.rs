@@ -39,6 +39,7 @@ impl Run {
         self.claims_hold_what_was_asked(&living)?;
         self.ends_are_final(&living)?;
         self.no_job_starts_early(&living)?;
+        self.no_job_starts_out_of_service(&living)?;
         self.users_keep_to_their_limits(&living)?;
         if self.steps.is_multiple_of(8) {
             self.the_journal_says_what_is_remembered()?;

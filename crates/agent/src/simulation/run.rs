@@ -24,6 +24,7 @@ use super::gpus::{self, Health};
 use super::kernel::{self, Kind};
 use super::mig::MigGpu;
 use super::program::{Behaviour, CONFIRMED};
+use super::services::Services;
 use super::steps::{Step, What};
 use super::workload;
 use super::{WORLD, World, clock, machine, with};
@@ -98,6 +99,7 @@ pub struct Run {
     /// Which want MIG instances.
     wants_mig: BTreeSet<String>,
     pub arrays: Arrays,
+    pub services: Services,
     pub steps: u64,
     /// The daemon said so last.
     disk_is_full: bool,
@@ -191,6 +193,7 @@ impl Run {
             lent: super::slices::Lent::default(),
             wants_mig: BTreeSet::new(),
             arrays: Arrays::default(),
+            services: Services::default(),
             steps: 0,
             disk_is_full: false,
             at_limit: BTreeSet::new(),
@@ -373,6 +376,9 @@ impl Run {
                 self.divides(DIVIDED[which], mode.unwrap_or(GpuMode::Shared));
             }
             What::Collect => self.collects(),
+            What::Drain => self.drains(gpu, &mut dice),
+            What::Undrain => self.undrains(Some(gpu)),
+            What::Probe => self.probe_ends(gpu, &mut dice),
             What::SubmitArray => self.submits_array(&mut dice),
             What::ActOnArray => self.acts_on_array(&mut dice),
             What::Slice => self.slice(gpu, &mut dice),
@@ -897,6 +903,7 @@ impl Run {
     /// GPUs whole.
     fn ends_all(&mut self, divides: bool) {
         self.collects();
+        self.undrains(None);
         let waits = |key: &&String| {
             let id = self.keys.get(*key);
             id.is_none_or(|id| !self.ended.contains_key(id))

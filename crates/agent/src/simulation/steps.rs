@@ -113,6 +113,11 @@ whats! {
     GpuOrder = "gpu-order", 0;
     /// A job that asks for a GPU by its index.
     SubmitOn = "submit-on", 0;
+    /// GPUs go out of service. In place of other steps of a run ([`services`]).
+    Drain = "drain", 0;
+    Undrain = "undrain", 0;
+    /// A probe of a GPU ends.
+    Probe = "probe", 0;
 }
 
 impl fmt::Display for Step {
@@ -190,7 +195,22 @@ pub fn of(seed: u64, count: usize) -> Vec<Step> {
     arrays(seed, &mut steps);
     slices(seed, &mut steps);
     orders(seed, &mut steps);
+    services(seed, &mut steps);
     steps
+}
+
+/// Puts GPUs out of service in the place of other steps, in a quarter of the runs, as [`arrays`] does.
+fn services(seed: u64, steps: &mut [Step]) {
+    let mut dice = Rng::new(seed.rotate_left(24) ^ 0x5e_41ce);
+    if !dice.once_in(4) {
+        return;
+    }
+    for step in steps.iter_mut().skip(DIVIDES.len()) {
+        if dice.once_in(12) {
+            let whats = [What::Drain, What::Undrain, What::Undrain, What::Probe];
+            step.what = dice.one(&whats).unwrap_or(What::Drain);
+        }
+    }
 }
 
 /// Puts other orders of the GPUs, and what comes with them, in the place of other steps, in a third of the runs, as

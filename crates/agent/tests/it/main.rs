@@ -36,6 +36,7 @@ mod project_rules;
 mod projects;
 mod resize;
 mod restart;
+mod service;
 mod several_daemons;
 mod solo;
 mod terms;

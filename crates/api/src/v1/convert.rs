@@ -156,6 +156,7 @@ impl From<&Reason> for ReasonCode {
             Reason::Short(_) => Self::Insufficient,
             Reason::Behind(_) => Self::Behind,
             Reason::WouldDelay(_) => Self::Reserved,
+            Reason::Never(never) if never.waits_for_service => Self::OutOfService,
             Reason::Never(_) => Self::Unsatisfiable,
             Reason::Quota(exceeded) => match exceeded.rule {
                 QuotaRule::Limit(_) | QuotaRule::Quota(_) => Self::Quota,

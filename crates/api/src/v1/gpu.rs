@@ -1,5 +1,6 @@
 //! GPUs, and the slices on them.
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{ComputeTime, Mig, MigSlice};
@@ -61,6 +62,9 @@ pub struct Gpu {
     /// Present while the GPU does not respond. Its mode is then `unmanaged`, and the daemon places nothing on it.
     #[serde(default)]
     pub lost: Option<GpuLost>,
+    /// Present while the GPU is out of service. Its mode is then `unmanaged`: running jobs continue, and no job starts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out_of_service: Option<OutOfService>,
     /// Parts of the GPU that other daemons of this machine hold. This daemon does not allocate them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held_elsewhere: Vec<GpuHeldElsewhere>,
@@ -124,6 +128,47 @@ pub struct GpuLost {
     /// The GPU fell off the bus or needs a reset, so that its memory is lost. Otherwise it may respond again
     /// unchanged.
     pub for_good: bool,
+}
+
+/// Why a GPU is out of service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct OutOfService {
+    /// User that took it out of service. Absent if the daemon did, because the GPU has a fault.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+    pub since: Timestamp,
+    /// When it returns by itself. Absent if nothing is planned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+    pub reason: String,
+    /// Mode that the GPU returns to.
+    pub mode: String,
+}
+
+/// Body of `POST /v1/gpus/drain`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Drain {
+    /// Indices or UUIDs; all GPUs if it is empty.
+    #[serde(default)]
+    pub gpus: Vec<String>,
+    /// Shown with each job that waits for these GPUs.
+    pub reason: String,
+    /// When the GPUs return to service by themselves.
+    #[serde(default)]
+    pub until: Option<Timestamp>,
+}
+
+/// Body of `POST /v1/gpus/undrain`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Undrain {
+    /// Indices or UUIDs; all GPUs if it is empty.
+    #[serde(default)]
+    pub gpus: Vec<String>,
 }
 
 /// A slice on a GPU.

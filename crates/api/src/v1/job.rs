@@ -341,6 +341,8 @@ pub enum ReasonCode {
     Reserved,
     /// The GPUs that the job needs are no longer present.
     Unsatisfiable,
+    /// The GPUs that the job needs are out of service.
+    OutOfService,
     /// The job's project has reached its limit or quota.
     Quota,
     /// An earlier job of the same project waits for quota.
@@ -364,11 +366,12 @@ pub enum ReasonCode {
 }
 
 impl ReasonCode {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Insufficient,
         Self::Behind,
         Self::Reserved,
         Self::Unsatisfiable,
+        Self::OutOfService,
         Self::Quota,
         Self::BehindQuota,
         Self::UserLimit,
@@ -388,6 +391,7 @@ impl ReasonCode {
             Self::Behind => "behind",
             Self::Reserved => "reserved",
             Self::Unsatisfiable => "unsatisfiable",
+            Self::OutOfService => "out_of_service",
             Self::Quota => "quota",
             Self::BehindQuota => "behind_quota",
             Self::UserLimit => "user_limit",

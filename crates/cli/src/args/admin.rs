@@ -13,6 +13,10 @@ pub enum Admin {
     Init(Box<AdminInit>),
     /// Change the mode of a GPU
     Gpu(AdminGpu),
+    /// Take GPUs out of service: running jobs continue, and no job starts there
+    Drain(AdminDrain),
+    /// Return GPUs to service
+    Undrain(AdminUndrain),
     /// MIG instances: list them, plan further ones, remove idle ones
     #[command(subcommand)]
     Mig(AdminMig),
@@ -72,6 +76,32 @@ pub struct AdminGpu {
     /// Print the result in this format: table, wide, json, ndjson or name
     #[arg(short, long, value_name = "FORMAT", hide_possible_values = true)]
     pub output: Option<Format>,
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "divvy admin drain [GPU…] --reason TEXT [OPTIONS]", after_help = help::ADMIN_DRAIN)]
+pub struct AdminDrain {
+    /// Indices or UUIDs; all GPUs if none is named
+    #[arg(value_name = "GPU")]
+    pub gpus: Vec<String>,
+    /// Why, in a few words: shown with each job that waits for these GPUs
+    #[arg(long, value_name = "TEXT")]
+    pub reason: String,
+    /// Return them to service at this time: 18:00, 2h, 2026-11-30 or 2026-11-30T09:00:00Z
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<String>,
+    #[command(flatten)]
+    pub read: Read,
+}
+
+#[derive(Debug, Args)]
+#[command(override_usage = "divvy admin undrain [GPU…] [OPTIONS]", after_help = help::ADMIN_UNDRAIN)]
+pub struct AdminUndrain {
+    /// Indices or UUIDs; all GPUs if none is named
+    #[arg(value_name = "GPU")]
+    pub gpus: Vec<String>,
+    #[command(flatten)]
+    pub read: Read,
 }
 
 /// The requested mode of a GPU.

@@ -303,11 +303,26 @@ daemon by systemd, or prints the command, and prints a message for users.
   divvy admin init --yes --queue half=0.5 whole=1 --admin ana --project vision=2.5:@vision --motd /etc/motd.d/divvy";
 
 pub(super) const ADMIN_GPU: &str = "\
-The driver changes MIG mode only while no process uses the GPU. If jobs or processes use it, Divvy lists them and changes nothing \
-(exit code 8). Needs root for MIG.
+The driver changes MIG mode only while no process uses the GPU, and other modes need a GPU without jobs. If jobs or processes use it, \
+Divvy lists them and changes nothing (exit code 8). Needs root for MIG.
+`--mode unmanaged` has no such condition: running jobs continue, no job starts, and requests that only this GPU fits are refused. For a \
+time, as for a driver update, use `divvy admin drain`: then jobs wait.
 
   divvy admin gpu 0 --mode mig --dry-run
   divvy admin gpu 0 --mode mig";
+
+pub(super) const ADMIN_DRAIN: &str = "\
+Running jobs continue. Jobs that only these GPUs fit wait, and `divvy why` shows the reason. It lasts until `divvy admin undrain` or the \
+time of `--until`, also over restarts of the daemon and of the machine.
+
+  divvy admin drain 0 --reason \"driver update\" --until 18:00
+  divvy admin drain --reason \"maintenance\"";
+
+pub(super) const ADMIN_UNDRAIN: &str = "\
+Returns GPUs that the daemon took out of service for a fault, too. If their contexts still fail, the daemon takes them out again.
+
+  divvy admin undrain 0
+  divvy admin undrain";
 
 pub(super) const JOURNAL_COPY: &str = "\
 Writes the copy into the folder `copies` next to the journal, whether or not a daemon runs. Keeps the newest three copies.

@@ -2,9 +2,9 @@
 
 use divvy_api::v1::job_query::SORTS;
 use divvy_api::v1::{EndReason, JobQuery, JobState};
-use jiff::civil::Date;
+use jiff::civil::{Date, Time};
 use jiff::tz::TimeZone;
-use jiff::{Span, SpanRelativeTo, Timestamp};
+use jiff::{Span, SpanRelativeTo, Timestamp, Zoned};
 
 use crate::args::JobFilter;
 use crate::error_output::{Result, usage};
@@ -154,6 +154,45 @@ pub fn moment(flag: &str, text: &str, end: Timestamp) -> Result<Timestamp> {
             usage(
                 format!("{flag} {text}: not a time"),
                 "use 30d, 12h, 2026-11-01 or 2026-11-01T09:00:00Z",
+            )
+        })
+}
+
+/// A time to come: so long from now, a time of day here (the next one), the beginning of a day here, or a time.
+///
+/// # Errors
+/// For a text that is no time.
+pub fn later(flag: &str, text: &str, now: &Zoned) -> Result<Timestamp> {
+    if let Ok(time) = text.parse::<Timestamp>() {
+        return Ok(time);
+    }
+    let next = |time: Time| {
+        let today = now.date().to_datetime(time);
+        let days = [Ok(today), today.tomorrow()].into_iter().flatten();
+        let mut times = days.flat_map(|at| at.to_zoned(now.time_zone().clone()));
+        times.find(|at| at > now)
+    };
+    if text.len() == "18:00".len()
+        && let Ok(time) = Time::strptime("%H:%M", text)
+        && let Some(at) = next(time)
+    {
+        return Ok(at.timestamp());
+    }
+    if text.len() == "2026-11-01".len()
+        && let Ok(day) = text.parse::<Date>()
+        && let Ok(day) = day.to_zoned(now.time_zone().clone())
+    {
+        return Ok(day.timestamp());
+    }
+    let length = text.parse::<Span>().ok();
+    let length = length.filter(|length| length.is_positive());
+    length
+        .and_then(|length| now.checked_add(length).ok())
+        .map(|at| at.timestamp())
+        .ok_or_else(|| {
+            usage(
+                format!("{flag} {text}: not a time"),
+                "use 18:00, 2h, 2026-11-30 or 2026-11-30T09:00:00Z",
             )
         })
 }
@@ -368,6 +407,23 @@ mod tests {
             ..JobFilter::default()
         };
         assert_eq!(in_words(&filter), "--me --state failed --name 'a b*'");
+    }
+
+    #[test]
+    fn a_drain_ends_at_a_time_of_day_after_a_length_of_time_or_at_a_time() {
+        let now: Zoned = "2026-11-21T16:00:00+01:00[Europe/Berlin]".parse().unwrap();
+        let of = |text| later("--until", text, &now).unwrap().to_string();
+        assert_eq!(of("18:00"), "2026-11-21T17:00:00Z");
+        assert_eq!(of("09:30"), "2026-11-22T08:30:00Z");
+        assert_eq!(of("16:00"), "2026-11-22T15:00:00Z");
+        assert_eq!(of("2h"), "2026-11-21T17:00:00Z");
+        assert_eq!(of("2d"), "2026-11-23T15:00:00Z");
+        assert_eq!(of("2026-11-30"), "2026-11-29T23:00:00Z");
+        assert_eq!(of("2026-11-30T09:00:00+01:00"), "2026-11-30T08:00:00Z");
+        for wrong in ["", "25:00", "6pm", "-2h", "0s", "tomorrow", "99999999d"] {
+            let error = later("--until", wrong, &now).unwrap_err();
+            assert!(error.message.contains("--until") && error.hint.is_some());
+        }
     }
 
     #[test]

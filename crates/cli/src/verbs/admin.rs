@@ -3,9 +3,10 @@
 use std::process::ExitCode;
 
 use divvy_api::v1::{self, ErrorCode};
+use jiff::Zoned;
 
 use super::{Outcome, client};
-use crate::args::{Admin, AdminGpu, AdminMig, Format, MigGc, MigPlan};
+use crate::args::{Admin, AdminDrain, AdminGpu, AdminMig, AdminUndrain, Format, MigGc, MigPlan};
 use crate::error_output::usage;
 use crate::output::{print, say, view};
 use crate::{Backend, ask, render};
@@ -14,6 +15,8 @@ pub async fn admin(args: Admin, backend: Backend) -> Outcome {
     match args {
         Admin::Init(args) => super::init::init(*args).await,
         Admin::Gpu(args) => gpu(args).await,
+        Admin::Drain(args) => drain(args).await,
+        Admin::Undrain(args) => undrain(args).await,
         Admin::Project(args) => super::projects::admin(args).await,
         Admin::Journal(args) => super::journal::journal(args, backend),
         Admin::Mig(AdminMig::Ls(read)) => list(read.output).await,
@@ -40,6 +43,34 @@ async fn gpu(args: AdminGpu) -> Outcome {
     if is_blocked {
         return Ok(ExitCode::from(ErrorCode::Conflict.exit_code()));
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn drain(args: AdminDrain) -> Outcome {
+    let until = args.until.as_deref();
+    let drain = v1::Drain {
+        gpus: args.gpus,
+        reason: args.reason,
+        until: until
+            .map(|text| ask::filters::later("--until", text, &Zoned::now()))
+            .transpose()?,
+    };
+    let gpus = client()?.drain(&drain).await?;
+    print(render::list(&gpus, args.read.output, view(), render::gpus)?)?;
+    if !args.read.output.is_json() {
+        let busy = gpus.iter().filter(|gpu| !gpu.slices.is_empty()).count();
+        say(match busy {
+            0 => "no jobs run there",
+            _ => "running jobs continue there; list them: divvy ps --state running",
+        });
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn undrain(args: AdminUndrain) -> Outcome {
+    let undrain = v1::Undrain { gpus: args.gpus };
+    let gpus = client()?.undrain(&undrain).await?;
+    print(render::list(&gpus, args.read.output, view(), render::gpus)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

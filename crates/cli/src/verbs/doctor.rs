@@ -5,7 +5,7 @@ mod engines;
 use std::process::ExitCode;
 
 use divvy_api::home::Home;
-use divvy_api::v1::{Error, ErrorCode, Finding, FindingStatus, Node, UnknownJob};
+use divvy_api::v1::{Error, ErrorCode, Finding, FindingStatus, Gpu, Node, UnknownJob};
 
 use super::{Outcome, block_on, client};
 use crate::output::{print, view};
@@ -13,9 +13,16 @@ use crate::{Backend, args, render};
 
 pub fn doctor(args: &args::Doctor, backend: Backend) -> Outcome {
     // Without a home there is no daemon to call, which another finding already reports.
-    let node = match client() {
-        Ok(client) => Some(block_on(async { Ok(client.node().await) })?),
-        Err(_) => None,
+    let (node, gpus) = match client() {
+        Ok(client) => block_on(async {
+            let node = client.node().await;
+            let gpus = match &node {
+                Ok(_) => client.gpus().await.unwrap_or_default(),
+                Err(_) => Vec::new(),
+            };
+            Ok((Some(node), gpus))
+        })?,
+        Err(_) => (None, Vec::new()),
     };
     // Jobs of a daemon with simulated GPUs need no driver on this machine.
     let served = node
@@ -29,6 +36,7 @@ pub fn doctor(args: &args::Doctor, backend: Backend) -> Outcome {
     findings.extend(config(node.as_ref().and_then(|node| node.as_ref().ok())));
     findings.extend(node.iter().flatten().filter_map(journal));
     findings.extend(node.iter().flatten().filter_map(start));
+    findings.extend(out_of_service(&gpus));
     findings.extend(
         (node.iter().flatten()).filter_map(|node| engines::finding(node, &engines::found())),
     );
@@ -185,6 +193,32 @@ fn start(node: &Node) -> Option<Finding> {
         fix: "nvidia-smi -L lists the GPUs of this machine, and divvy gpus those of the daemon; it forgets a missing one \
               after 30 days"
             .to_owned(),
+    })
+}
+
+/// GPUs that get no jobs for a time.
+fn out_of_service(gpus: &[Gpu]) -> Option<Finding> {
+    let out = gpus.iter().filter_map(|gpu| {
+        let why = gpu.out_of_service.as_ref()?;
+        Some((gpu, why))
+    });
+    let out: Vec<_> = out.collect();
+    let is_fault = out.iter().any(|(_, why)| why.by.is_none());
+    let lines = out.iter().map(|(gpu, why)| {
+        let by = why.by.as_deref().unwrap_or("the daemon");
+        format!("GPU {} by {by}: {}", gpu.index, why.reason)
+    });
+    (!out.is_empty()).then(|| Finding {
+        check: "gpus.service".to_owned(),
+        status: FindingStatus::Warn,
+        found: format!("out of service: {}", lines.collect::<Vec<_>>().join("; ")),
+        means: "running jobs continue there, and no job starts".to_owned(),
+        fix: match is_fault {
+            true => "dmesg and `nvidia-smi -q` say more of a fault; the daemon tests such a GPU again and again, and \
+                     `divvy admin undrain` returns it at once"
+                .to_owned(),
+            false => "divvy admin undrain".to_owned(),
+        },
     })
 }
 

@@ -52,6 +52,7 @@ pub fn can_ever_fit(gpus: &[Gpu], request: &Request) -> Result<(), NeverFits> {
     Err(NeverFits {
         message,
         without: None,
+        waits_for_service: false,
         nearest: Some(nearest).filter(|request| can_ever_fit(gpus, request).is_ok()),
     })
 }
@@ -70,6 +71,7 @@ pub(super) fn never_fits(empty: &NodeUsage<'_>, request: &Request) -> NeverFits 
     let nearest = nearest.find(|request| can_ever_place(empty, request));
     NeverFits {
         message: message(empty, request),
+        waits_for_service: out_of_service(empty, request).is_some(),
         without: Some(request.isolation).filter(|isolation| {
             let kept = |nearest: &Request| nearest.isolation == *isolation;
             nearest.as_ref().is_some_and(|nearest| !kept(nearest))
@@ -110,6 +112,7 @@ fn below_context(empty: &NodeUsage<'_>, request: &Request, context: Bytes) -> Ne
         ),
         nearest: nearest.find(|request| can_ever_place(empty, request)),
         without: None,
+        waits_for_service: false,
     }
 }
 
@@ -204,6 +207,9 @@ fn message(empty: &NodeUsage<'_>, request: &Request) -> String {
         wish => format!(" with {wish} isolation"),
     };
     let what = request.amount.describe();
+    if let Some(out) = out_of_service(empty, request) {
+        return format!("{what}{with} requested, but {out}");
+    }
     let away = asked_for().filter(|usage| usage.gpu.away);
     match away.map(|usage| usage.gpu.index).collect::<Vec<_>>()[..] {
         [] => format!("{what}{with} requested, but {cause}"),
@@ -213,6 +219,20 @@ fn message(empty: &NodeUsage<'_>, request: &Request) -> String {
             indices(some)
         ),
     }
+}
+
+/// `GPU 0 is out of service since …, and 2 more are`: the requested GPUs that are, if there are any.
+pub(super) fn out_of_service(node: &NodeUsage<'_>, request: &Request) -> Option<String> {
+    let asked_for = node.gpus.iter().map(|usage| usage.gpu);
+    let mut out = asked_for
+        .filter(|gpu| request.allows(gpu.index) && !gpu.away)
+        .filter_map(|gpu| Some((gpu.index, gpu.out_of_service.as_ref()?)));
+    let (index, why) = out.next()?;
+    Some(match out.count() {
+        0 => format!("GPU {index} is {why}"),
+        1 => format!("GPU {index} is {why}, and another one is too"),
+        more => format!("GPU {index} is {why}, and {more} more are too"),
+    })
 }
 
 /// The profiles that the GPUs have.
@@ -263,12 +283,16 @@ pub struct NeverFits {
     pub nearest: Option<Request>,
     /// The isolation that the nearest request drops.
     pub without: Option<Isolation>,
+    /// GPUs that it asks for are out of service.
+    pub waits_for_service: bool,
 }
 
 impl NeverFits {
     /// The request to make instead: `the nearest request that fits is -g 1`.
     pub fn hint(&self) -> String {
-        let Some(Request { amount, on, .. }) = &self.nearest else {
+        let Some(Request { amount, on, .. }) =
+            self.nearest.as_ref().filter(|_| !self.waits_for_service)
+        else {
             return "divvy gpus".to_owned();
         };
         let on = match on[..] {

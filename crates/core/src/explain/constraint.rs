@@ -13,6 +13,7 @@ impl fmt::Display for UnmetConstraint {
             Self::NotAskedFor => out.write_str("not among the requested GPUs"),
             Self::Unmanaged => out.write_str("unmanaged"),
             Self::Unresponsive => out.write_str("it does not respond"),
+            Self::OutOfService(why) => out.write_str(why),
             Self::Exclusive => out.write_str("exclusive: whole GPUs only"),
             Self::InMigMode { largest: None } => {
                 out.write_str("in MIG mode: not available as a whole")

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::explain::capacity::NeverFits;
+use crate::explain::capacity::{NeverFits, out_of_service};
 use crate::explain::suggest::{largest_memories, largest_shares, mig_gpus, placeable_profiles};
 use crate::mig::{BlockerOwner, Obstacle};
 use crate::model::isolation::Isolation;
@@ -62,6 +62,8 @@ pub struct Shortage {
     pub unmanaged: Vec<(u32, Bytes)>,
     /// The part of it that the driver lists for no process.
     pub unlisted: Bytes,
+    /// The requested GPUs that are out of service, in words.
+    pub out_of_service: Option<String>,
     /// GPUs that other daemons of the machine hold, at least in part, and where it does not fit: index and what they
     /// hold.
     pub elsewhere: Vec<(u32, UnmetConstraint)>,
@@ -143,6 +145,7 @@ impl Shortage {
             most,
             unmanaged: foreign,
             unlisted,
+            out_of_service: out_of_service(node, request),
             elsewhere,
             fragmented: layout,
         }
@@ -207,6 +210,9 @@ impl fmt::Display for Shortage {
         }
         for job in &self.resuming {
             write!(out, "; room is reserved for #{job}, which is resuming")?;
+        }
+        if let Some(gpus) = &self.out_of_service {
+            write!(out, "; {gpus}")?;
         }
         if let Some((index, held)) = self.elsewhere.first() {
             write!(out, "; gpu {index}: {held}")?;

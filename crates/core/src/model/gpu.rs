@@ -19,6 +19,9 @@ pub struct Gpu {
     /// It is unmanaged only because it does not respond.
     #[serde(default)]
     pub away: bool,
+    /// It is unmanaged only because it is out of service: since when, by whom and why, in words for a reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out_of_service: Option<String>,
     /// NVML's total.
     pub total: Bytes,
     /// What the driver keeps for itself of the total (NVML memory info v2).
@@ -177,6 +180,7 @@ impl Gpu {
             model: "A100 80GB".to_owned(),
             mode: Mode::Shared,
             away: false,
+            out_of_service: None,
             total,
             reserved: Bytes::ZERO,
             unmanaged: Bytes::ZERO,

@@ -211,6 +211,7 @@ mod tests {
             model: "small".to_owned(),
             mode: Mode::Shared,
             away: false,
+            out_of_service: None,
             total: Bytes::mib(100),
             reserved: Bytes::ZERO,
             unmanaged: Bytes::ZERO,

@@ -82,6 +82,8 @@ pub enum UnmetConstraint {
     Unmanaged,
     /// The GPU does not respond to the driver.
     Unresponsive,
+    /// The GPU is out of service: [`Gpu::out_of_service`].
+    OutOfService(String),
     /// Exclusive, and the request is for a part.
     Exclusive,
     /// In MIG mode, and the request is for whole GPUs; the largest profile of the GPU.
@@ -221,9 +223,10 @@ pub(crate) fn size(
 
 /// The constraint of an unmanaged GPU.
 pub(crate) fn unmanaged(gpu: &Gpu) -> UnmetConstraint {
-    match gpu.away {
-        true => UnmetConstraint::Unresponsive,
-        false => UnmetConstraint::Unmanaged,
+    match (gpu.away, &gpu.out_of_service) {
+        (true, _) => UnmetConstraint::Unresponsive,
+        (false, Some(why)) => UnmetConstraint::OutOfService(why.clone()),
+        (false, None) => UnmetConstraint::Unmanaged,
     }
 }
 

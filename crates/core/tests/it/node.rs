@@ -27,6 +27,7 @@ pub fn gpu(index: u32) -> Gpu {
         model: "A100 80GB".to_owned(),
         mode: Mode::Shared,
         away: false,
+        out_of_service: None,
         total: Bytes::gib(80),
         reserved: Bytes::ZERO,
         unmanaged: Bytes::ZERO,

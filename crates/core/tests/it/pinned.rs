@@ -39,6 +39,7 @@ fn node(modes: &[Mode]) -> Snapshot {
         model: "A100".to_owned(),
         mode: *mode,
         away: false,
+        out_of_service: None,
         total: Bytes::mib(40_537),
         reserved: Bytes::mib(7),
         unmanaged: Bytes::ZERO,

@@ -112,10 +112,12 @@ fn gpu(listed: &v1::Gpu) -> Gpu {
 
 fn offer(listed: &v1::Gpu) -> Result<Offer, Withheld> {
     let carving = listed.mig.as_ref().map(carving).transpose()?;
-    // One that does not answer is given out no more, and shown so; what it was stays published, and is marked.
-    let mode = match &listed.lost {
-        Some(lost) => lost.mode.as_str(),
-        None => listed.mode.as_str(),
+    // One that does not answer or is out of service is given out no more, and shown so; what it was stays published, and
+    // is marked.
+    let mode = match (&listed.lost, &listed.out_of_service) {
+        (Some(lost), _) => lost.mode.as_str(),
+        (None, Some(out)) => out.mode.as_str(),
+        (None, None) => listed.mode.as_str(),
     };
     match mode {
         "shared" => Ok(Offer::Parts(carving)),
@@ -271,5 +273,13 @@ mod tests {
         }
         let troubled = one(listed("shared", json!({ "problem": "a reset" })));
         assert_eq!(troubled.health, Health::Troubled);
+        let out =
+            json!({ "since": "2026-11-29T14:20:00Z", "reason": "an update", "mode": "shared" });
+        let out = json!({ "problem": "out of service", "out_of_service": out });
+        let drained = one(listed("unmanaged", out));
+        assert_eq!(
+            (drained.offer, drained.health),
+            (Offer::Parts(None), Health::Troubled)
+        );
     }
 }

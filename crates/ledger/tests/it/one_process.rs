@@ -3,7 +3,9 @@
 use crate::common;
 
 use common::{Place, uuid};
-use divvy_ledger::{Denied, Listed, ProcessIdentity, Reaped, Slice, Usage, boot_time_ns};
+use divvy_ledger::{
+    ContextCounts, Denied, Listed, ProcessIdentity, Reaped, Slice, Usage, boot_time_ns,
+};
 
 const GIB: u64 = 1 << 30;
 
@@ -241,4 +243,26 @@ fn too_much_given_back_leaves_zero_and_raises_an_alarm() {
     slot.release(0, 11);
     assert_eq!(slot.usage(0).free, 100);
     assert_eq!(slice.read().unwrap().alarms(), 1);
+}
+
+#[test]
+fn contexts_are_counted_for_the_slice_and_outlast_the_process() {
+    let place = Place::with_limit(GIB);
+    let slice = place.slice();
+    let slot = slice.join().unwrap();
+    slot.note_context(0);
+    slot.note_context_failure(0, 214);
+    slot.note_context_failure(0, 999);
+    // A GPU that the slice does not have.
+    slot.note_context(1);
+    slot.note_context_failure(1, 214);
+    drop(slot);
+    let snapshot = slice.read().unwrap();
+    let counts = ContextCounts {
+        made: 1,
+        failed: 2,
+        last_code: 999,
+    };
+    assert_eq!(snapshot.contexts(0), counts);
+    assert_eq!(snapshot.contexts(1), ContextCounts::default());
 }

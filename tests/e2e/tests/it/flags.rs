@@ -232,6 +232,7 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
     ),
     ("slice env", &[("a --output yaml", USAGE)]),
     ("admin gpu", &[("0 --mode fast", USAGE)]),
+    ("admin drain", &[("--reason x --until yesterday", USAGE)]),
     ("admin mig plan", &[("1g.5gb --gpus-on x", USAGE)]),
     ("admin mig gc", &[("--gpus-on x", USAGE)]),
     (
@@ -556,6 +557,12 @@ const TAKEN: &[(&str, &str, &str, &str)] = &[
         "/members",
         r#"["ana","@vision"]"#,
     ),
+    (
+        "admin drain",
+        "0 --reason update",
+        "/out_of_service/reason",
+        r#""update""#,
+    ),
 ];
 
 /// Flags whose doing is seen below.
@@ -663,6 +670,7 @@ const ELSEWHERE_FREE: &[&str] = &[
     "--docker",  // docker/image.rs: an image that is not there
     "--cdi-dir", // a folder that is made
     "--motd",    // a file that is made
+    "--reason",  // any words in one line are a reason
 ];
 
 #[test]

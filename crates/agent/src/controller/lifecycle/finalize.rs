@@ -18,6 +18,7 @@ use crate::controller::lifecycle::{
 use crate::controller::mig::claim;
 use crate::controller::observe::{limiter_alarms, reconcile, usage};
 use crate::controller::runtime::{ActiveJob, Runtime};
+use crate::controller::service::faults;
 use crate::controller::state::{Jobs, State};
 use crate::gpu::slice;
 use crate::host::clock::{Instant, now};
@@ -40,6 +41,13 @@ pub(in crate::controller) fn finalize(
 ) -> Result<(), StoreError> {
     if orphans::has_orphans(&mut state.jobs, &state.gpus, fx, io, id)? {
         return Ok(());
+    }
+    let active = state.jobs.active.get(&id);
+    let last = active.and_then(|active| active.slice()?.read().ok());
+    // Before the room is given to a job that would fail as well.
+    if let Some(last) = last {
+        let State { jobs, gpus, .. } = state;
+        faults::watch_job(jobs, gpus, fx, io, id, |gpu| last.contexts(gpu));
     }
     save_allocation_stats(&mut state.jobs, fx, io, id)?;
     let Some(active) = state.jobs.active.get_mut(&id) else {

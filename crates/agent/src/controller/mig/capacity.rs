@@ -160,12 +160,17 @@ fn covering_placements(table: &ProfileTable, placement: Placement, size: u8) -> 
 }
 
 /// The GPUs as they are without passing obstacles, to decide whether a request can ever be served. A MIG GPU that
-/// another program holds returns, and so does a GPU that does not respond but is not lost for good. A GPU that switches
+/// another program holds returns, and so does a GPU that is out of service, or does not respond but is not lost for good. A GPU that switches
 /// its mode counts with the new mode. An obstacle that an administrator has to remove counts as lasting.
 pub fn gpus_ever(mig: &MigManager, gpus: &GpuState) -> Vec<Gpu> {
     let ever = |device: &Device| {
         let mut gpu = device.unoccupied();
-        if std::mem::take(&mut gpu.away) && !device.is_lost {
+        let is_out = gpu.out_of_service.take().is_some();
+        let returns = match std::mem::take(&mut gpu.away) {
+            true => !device.is_lost,
+            false => is_out,
+        };
+        if returns {
             gpu.mode = device.mode.assigned;
         }
         if let Some(wanted) = device

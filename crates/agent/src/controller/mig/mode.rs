@@ -334,9 +334,7 @@ pub(in crate::controller) fn assign(
     if std::mem::replace(&mut device.mode.assigned, mode) == mode {
         return Ok(());
     }
-    if !device.gpu.away {
-        device.gpu.mode = mode;
-    }
+    device.apply_mode();
     fx.replan = true;
     let text = format!("GPU {} is {mode}", device.gpu.index);
     tracing::info!("{text}");

@@ -25,9 +25,9 @@ pub(super) fn end_leftovers(
     let kills = io.config.confinement.on_bypass == BypassPolicy::Kill;
     let mut there: Vec<Process> = Vec::new();
     for left in &sample.leftovers {
-        let mut devices = gpus.devices.iter().map(|device| &device.gpu);
-        let gpu = devices.find(|gpu| gpu.index == left.gpu_index);
-        let is_ours = gpu.is_some_and(|gpu| gpu.mode != Mode::Unmanaged);
+        let mut devices = gpus.devices.iter();
+        let device = devices.find(|device| device.gpu.index == left.gpu_index);
+        let is_ours = device.is_some_and(|device| device.mode.assigned != Mode::Unmanaged);
         if there.contains(&left.process) || !is_ours {
             continue;
         }

@@ -55,7 +55,7 @@ pub struct GpuFacts {
     /// Power draw, by index.
     pub power: BTreeMap<u32, Power>,
     /// Indices of the GPUs that do not answer.
-    pub lost: Vec<u32>,
+    pub faulty: Vec<u32>,
 }
 
 /// What a page shows of a job; all that there is to say of ten thousand would take ten times the room.

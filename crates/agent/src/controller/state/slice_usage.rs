@@ -2,6 +2,7 @@
 
 use divvy_core::Bytes;
 use divvy_core::reconcile::{GrantHistory, SliceComparison};
+use divvy_ledger::ContextCounts;
 
 use crate::gpu::slice::HeldSlice;
 
@@ -19,6 +20,8 @@ pub struct SliceUsage {
     /// The value that the slice's processes have.
     pub published: Bytes,
     pub granted: GrantHistory,
+    /// What became of its processes' contexts, up to the last look.
+    pub contexts: ContextCounts,
 }
 
 impl SliceUsage {

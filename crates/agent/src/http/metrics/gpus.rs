@@ -91,7 +91,7 @@ pub(super) fn about_gpus(page: &Page) -> Vec<Family> {
     let mut health = family(
         "divvy_gpu_health",
         "gauge",
-        "1 if the GPU responds, 0 if it is lost.",
+        "1 if the GPU responds and has no known fault, else 0.",
     );
     let mut watts = family(
         "divvy_gpu_power_watts",
@@ -109,7 +109,7 @@ pub(super) fn about_gpus(page: &Page) -> Vec<Family> {
         info.sample(labelled, 1);
         health.sample(
             labels(page, gpu),
-            u8::from(!page.gpu_facts.lost.contains(&gpu.index)),
+            u8::from(!page.gpu_facts.faulty.contains(&gpu.index)),
         );
         let power = page
             .gpu_facts

@@ -64,7 +64,7 @@ pub(super) fn page_of(jobs: Vec<JobRow>) -> Page {
                     millijoules: Some(7),
                 },
             )]),
-            lost: Vec::new(),
+            faulty: Vec::new(),
         },
         daemon_stats: books(),
         gpu_time: GpuTimeTotals {

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use divvy_api::v1::claim::LONGEST_UID;
 use divvy_api::v1::{
     After, Amount, Array, CancelJob, Claim, ClaimDevice, ClaimEnd, ClaimInstance, Confirm,
-    Container, Error, Exec, GpuChange, JobChange, JobsChange, MigGc, MigWanted, Output,
-    ProjectChange, Resize, SignalJob, Submit, Suspend, Terminal,
+    Container, Drain, Error, Exec, GpuChange, JobChange, JobsChange, MigGc, MigWanted, Output,
+    ProjectChange, Resize, SignalJob, Submit, Suspend, Terminal, Undrain,
 };
 
 use super::usage;
@@ -374,6 +374,25 @@ impl CheckLimits for GpuChange {
     }
 }
 
+impl CheckLimits for Drain {
+    fn check_limits(&self) -> Result<(), Error> {
+        let Self {
+            gpus,
+            reason,
+            until: _,
+        } = self;
+        named_gpus(gpus)?;
+        at_most("the reason", reason.len(), LONGEST_NAME, "bytes", SHORTER)
+    }
+}
+
+impl CheckLimits for Undrain {
+    fn check_limits(&self) -> Result<(), Error> {
+        let Self { gpus } = self;
+        named_gpus(gpus)
+    }
+}
+
 impl CheckLimits for MigWanted {
     fn check_limits(&self) -> Result<(), Error> {
         let Self { profiles, gpus_on } = self;
@@ -526,6 +545,14 @@ fn image(container: Option<&Container>) -> Result<(), Error> {
 fn gpus(on: &[u32]) -> Result<(), Error> {
     let once = "name each GPU once";
     at_most("the list of GPUs", on.len(), MOST_GPUS, "entries", once)
+}
+
+/// GPUs by index or UUID.
+fn named_gpus(gpus: &[String]) -> Result<(), Error> {
+    let once = "name each GPU once";
+    at_most("the list of GPUs", gpus.len(), MOST_GPUS, "entries", once)?;
+    let mut gpus = gpus.iter();
+    gpus.try_for_each(|gpu| name("the GPU", Some(gpu)))
 }
 
 fn labels(labels: &BTreeMap<String, String>) -> Result<(), Error> {
@@ -843,7 +870,10 @@ mod schema_tests {
             for variant in self.variants(schema).into_iter().flatten() {
                 self.too_large(variant, at, found);
             }
-            let is_fixed = schema.get("const").is_some() || schema.get("enum").is_some();
+            // A time is as long as it is.
+            let is_fixed = ["const", "enum", "format"]
+                .iter()
+                .any(|key| schema.get(key).is_some());
             match kind(schema) {
                 "string" if !is_fixed => found.push((at.to_owned(), "x".repeat(BYTES).into())),
                 "array" => {
@@ -933,6 +963,8 @@ mod schema_tests {
                 "SignalJob" => refuses::<SignalJob>(&schemas, name),
                 "ProjectChange" => refuses::<ProjectChange>(&schemas, name),
                 "GpuChange" => refuses::<GpuChange>(&schemas, name),
+                "Drain" => refuses::<Drain>(&schemas, name),
+                "Undrain" => refuses::<Undrain>(&schemas, name),
                 "MigWanted" => refuses::<MigWanted>(&schemas, name),
                 "MigGc" => refuses::<MigGc>(&schemas, name),
                 "Claim" => refuses::<Claim>(&schemas, name),

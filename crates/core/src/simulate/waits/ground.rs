@@ -91,6 +91,7 @@ impl Ground {
             model: gpu.model.clone(),
             mode: gpu.mode,
             away: false,
+            out_of_service: None,
             total: match has_known_memory {
                 true => gpu.memory,
                 false => UNKNOWN,

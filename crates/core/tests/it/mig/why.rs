@@ -54,6 +54,7 @@ fn node(gpus: &[&[Placement]]) -> Snapshot {
             model: "A100 40GB".to_owned(),
             mode: Mode::Mig,
             away: false,
+            out_of_service: None,
             total: Bytes::gib(40),
             reserved: Bytes::ZERO,
             unmanaged: Bytes::ZERO,

@@ -122,7 +122,7 @@ fn help_and_version_are_data() {
         )
     );
     let all = home.said(&["--version", "-v"]);
-    for protocol in ["api 1", "journal 21", "ledger 2", "record 1"] {
+    for protocol in ["api 1", "journal 22", "ledger 2", "record 1"] {
         assert!(all.contains(&format!("\n{protocol}\n")), "{all}");
     }
     for words in [

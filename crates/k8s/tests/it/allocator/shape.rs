@@ -135,6 +135,7 @@ fn a_node_holds_as_many_of_the_smallest_parts_as_the_scheduler_gives_out() {
                 model: String::new(),
                 mode: Mode::Shared,
                 away: false,
+                out_of_service: None,
                 total: Bytes::new(published.get() + (2 << 20) - 1),
                 reserved: Bytes::ZERO,
                 unmanaged: Bytes::ZERO,
