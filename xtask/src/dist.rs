@@ -15,6 +15,7 @@
 
 mod attempt;
 mod build;
+mod documents;
 mod guide;
 mod packages;
 mod roots;

@@ -7,11 +7,14 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 
 use super::build::BUILT;
+use super::documents;
 use crate::cargo::root;
 use crate::steps::{answer, run};
 
 /// Folders and files of the repository, and where they lie when installed.
-const SHARED: [(&str, &str); 10] = [
+pub const SHARED: [(&str, &str); 13] = [
+    ("ARCHITECTURE.md", "share/doc/divvy/ARCHITECTURE.md"),
+    ("deploy/config.toml", "share/doc/divvy/examples/config.toml"),
     ("deploy/grafana", "share/divvy/grafana"),
     ("deploy/helm", "share/divvy/helm"),
     ("deploy/images", "share/divvy/images"),
@@ -19,6 +22,7 @@ const SHARED: [(&str, &str); 10] = [
     ("deploy/slurm", "share/divvy/slurm"),
     ("docs", "share/doc/divvy/docs"),
     ("examples", "share/doc/divvy/examples"),
+    ("openapi", "share/doc/divvy/openapi"),
     ("README.md", "share/doc/divvy/README.md"),
     ("LIMITS.md", "share/doc/divvy/LIMITS.md"),
     ("LICENSE", "share/doc/divvy/LICENSE"),
@@ -59,6 +63,7 @@ pub fn gather(built: &Path, tree: &Path, time: &str, quick: bool) -> Result<()> 
     for (from, to) in SHARED {
         copy(&root().join(from), &tree.join(to))?;
     }
+    documents::link(tree)?;
     systemd(tree)?;
     let divvy = tree.join("bin/divvy");
     for (shell, place) in COMPLETIONS {

@@ -191,6 +191,8 @@ mod tests {
                 "GET /v1/config",
                 "POST /v1/config/reload",
                 "PATCH /v1/gpus/{gpu}",
+                "POST /v1/gpus/drain",
+                "POST /v1/gpus/undrain",
                 "PATCH /v1/projects/{project}",
                 "POST /v1/projects/{project}",
             ],

@@ -39,7 +39,7 @@ use crate::controller::query::reference::journal_error;
 use crate::controller::query::view::ENFORCEMENT;
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::slice_usage::SliceUsage;
-use crate::controller::state::{DiskState, GpuState, Jobs, State};
+use crate::controller::state::{DiskState, GpuState, State};
 use crate::controller::{claims, disk_full, state};
 use crate::gpu::Device;
 use crate::gpu::outside::OutsideProcess;
@@ -432,7 +432,7 @@ fn held_elsewhere(gpu: &divvy_core::Gpu, held: &HeldElsewhere) -> v1::GpuHeldEls
 /// The content of the metrics page.
 pub fn metrics_page(state: &State, fx: &Effects, io: &Io) -> Page {
     Page {
-        node: self::node(&state.jobs, io),
+        node: self::node(state, io),
         gpus: self::gpus(state, io),
         jobs: Vec::new(),
         glances: summary::started_job_summaries(state, io),
@@ -533,7 +533,8 @@ fn project_metrics(state: &State, fx: &Effects, io: &Io) -> DaemonStats {
     }
 }
 
-pub fn node(jobs: &Jobs, io: &Io) -> v1::Node {
+pub fn node(state: &State, io: &Io) -> v1::Node {
+    let jobs = &state.jobs;
     v1::Node {
         hostname: io.config.node.hostname.clone(),
         version: version::program(),
@@ -554,6 +555,7 @@ pub fn node(jobs: &Jobs, io: &Io) -> v1::Node {
         on_bypass: io.config.confinement.on_bypass.to_string(),
         claims_only: io.config.claims_only,
         start_warnings: io.config.node.start_warnings.clone(),
+        not_ready: not_ready_reason(&state.gpus, &state.disk),
         front_end: io.config.front_end.clone(),
         config_file: (io.config.configured.file()).map(|path| path.display().to_string()),
         default_image: (io.config.containers.default.as_ref())

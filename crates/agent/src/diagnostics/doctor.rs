@@ -18,7 +18,7 @@ mod system;
 
 use std::path::PathBuf;
 
-use divvy_api::home::Home;
+use divvy_api::home::{Home, HomeError};
 use divvy_api::v1::{Finding, FindingStatus};
 
 use crate::config::simulated_gpus;
@@ -29,7 +29,7 @@ use machine::Machine;
 
 /// Runs all checks; `sim` is the value of `--sim`.
 pub fn doctor(sim: Option<&str>) -> Vec<Finding> {
-    let home = Home::from_env();
+    let home = home_to_check();
     let simulated = SimulatedHere::make(sim);
     let (simulated, trouble) = match &simulated {
         Some(Ok(simulated)) => (Some(&simulated.0), None),
@@ -72,7 +72,7 @@ pub fn doctor(sim: Option<&str>) -> Vec<Finding> {
         form.filter(|_| works),
         simulated.is_some(),
     ));
-    findings.extend(folders::findings(&home));
+    findings.extend(home.iter().flat_map(folders::findings));
     findings.extend(system::findings());
     findings.extend(conflicts::findings(&conflicts::HostEnvironment::here()));
     if simulated.is_none() {
@@ -81,6 +81,15 @@ pub fn doctor(sim: Option<&str>) -> Vec<Finding> {
         findings.extend(conflicts::daemons(&others));
     }
     findings
+}
+
+/// The home whose folders decide whether jobs run: that of the system's daemon, where commands call it. Only root can
+/// check those; the daemon tells other users what it lacks (`Node::not_ready`).
+fn home_to_check() -> Option<Result<Home, HomeError>> {
+    match Home::to_call() {
+        Ok(home) if home.is_systems() => rustix::process::geteuid().is_root().then_some(Ok(home)),
+        _ => Some(Home::from_env()),
+    }
 }
 
 /// All is well.

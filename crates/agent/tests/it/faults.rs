@@ -520,6 +520,9 @@ async fn on_a_full_disk_reads_are_answered_jobs_end_and_nothing_begins() {
     let socket = home.socket();
     let (status, why) = call(&socket, "GET", "/readyz", "");
     assert!(status == 503 && why.contains("the disk is full"), "{why}");
+    // `divvy doctor` shows it: only the daemon knows its own folders.
+    let node = client.node().await.unwrap();
+    assert_eq!(node.not_ready.as_deref(), Some(why.trim_end()));
     let path = format!("/v1/jobs/{}/log", running[0]);
     let (status, said) = call(&socket, "GET", &path, "");
     assert!(status == 200 && said.contains("hello"), "{status} {said}");

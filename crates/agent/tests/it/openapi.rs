@@ -102,6 +102,8 @@ fn every_route_of_the_document_is_served_and_answers_what_it_says() {
             (_, Body::Json("SignalJob")) => r#"{"signal":"int"}"#,
             (_, Body::Json("ProjectChange")) => r#"{"quota":500}"#,
             (_, Body::Json("GpuChange")) => r#"{"mode":"exclusive","dry_run":true}"#,
+            (_, Body::Json("Drain")) => r#"{"gpus":["0"],"reason":"an update"}"#,
+            (_, Body::Json("Undrain")) => "{}",
             (_, Body::Json("MigWanted")) => r#"{"profiles":["1g.5gb"]}"#,
             (_, Body::Json("MigGc")) => "{}",
             (_, Body::Json("Claim")) => &claim,

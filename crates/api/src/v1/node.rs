@@ -39,6 +39,9 @@ pub struct Node {
     /// before, and queues whose jobs no GPU can serve.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub start_warnings: Vec<String>,
+    /// Why the daemon starts no job now: its disk is full, or no GPU can be observed. Absent if it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_ready: Option<String>,
     /// Front end that takes jobs from another scheduler. Absent if there is none.
     #[serde(default)]
     pub front_end: Option<FrontEnd>,

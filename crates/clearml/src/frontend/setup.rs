@@ -2,6 +2,7 @@
 
 use divvy_api::client::Client;
 use divvy_api::home::machine;
+use divvy_api::v1::Gpu;
 
 use super::context::{Context, Parts};
 use super::pull_schedule::Gate;
@@ -68,7 +69,12 @@ pub async fn set_up(options: &Options) -> Result<(Context, Vec<Queue>, Gate), Er
             answer => break answer?,
         }
     };
-    let gpus = gpus.iter().filter(|gpu| gpu.mode != "unmanaged").count();
+    // A GPU that is lost or out of service may be back before the next start.
+    let returns = |gpu: &Gpu| gpu.lost.is_some() || gpu.out_of_service.is_some();
+    let gpus = gpus.iter();
+    let gpus = gpus
+        .filter(|gpu| gpu.mode != "unmanaged" || returns(gpu))
+        .count();
     let server = Server::new(&settings.api, &host)?;
     server.login().await?;
     let facts = server.facts();

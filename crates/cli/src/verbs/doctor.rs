@@ -36,6 +36,7 @@ pub fn doctor(args: &args::Doctor, backend: Backend) -> Outcome {
     findings.extend(config(node.as_ref().and_then(|node| node.as_ref().ok())));
     findings.extend(node.iter().flatten().filter_map(journal));
     findings.extend(node.iter().flatten().filter_map(start));
+    findings.extend(node.iter().flatten().filter_map(not_ready));
     findings.extend(out_of_service(&gpus));
     findings.extend(
         (node.iter().flatten()).filter_map(|node| engines::finding(node, &engines::found())),
@@ -196,6 +197,21 @@ fn start(node: &Node) -> Option<Finding> {
     })
 }
 
+/// Why the daemon starts no job now, by its own word: it looks at its own folders.
+fn not_ready(node: &Node) -> Option<Finding> {
+    let why = node.not_ready.clone()?;
+    Some(Finding {
+        check: "daemon.ready".to_owned(),
+        status: FindingStatus::Fail,
+        found: why,
+        means: "the daemon starts no job; running jobs continue".to_owned(),
+        fix: format!(
+            "look at the disk (df -h {0}; df -i {0}) and the driver (nvidia-smi)",
+            node.home
+        ),
+    })
+}
+
 /// GPUs that get no jobs for a time.
 fn out_of_service(gpus: &[Gpu]) -> Option<Finding> {
     let out = gpus.iter().filter_map(|gpu| {
@@ -255,6 +271,18 @@ mod tests {
             (found.status, found.found.as_str()),
             (FindingStatus::Warn, "GPU 2 (L4, GPU-1) is missing")
         );
+    }
+
+    #[test]
+    fn a_full_disk_of_the_daemon_is_a_failure_in_the_words_of_the_node() {
+        let text = r#"{"hostname":"h","version":"1","pid":7,"driver_version":"1","simulated":null,
+            "order":"strict","backfill":false,"home":"/h"}"#;
+        let mut node: Node = serde_json::from_str(text).unwrap();
+        assert!(not_ready(&node).is_none());
+        node.not_ready = Some("the disk is full: 3.0 MiB is free".to_owned());
+        let found = not_ready(&node).unwrap();
+        assert_eq!(found.status, FindingStatus::Fail);
+        assert!(found.fix.contains("df -i /h"), "{}", found.fix);
     }
 
     #[test]

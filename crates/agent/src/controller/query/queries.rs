@@ -197,7 +197,7 @@ impl Queries<'_> {
     }
 
     pub fn node(&self) -> v1::Node {
-        query::node(&self.state.jobs, self.io)
+        query::node(self.state, self.io)
     }
 
     /// Why the node cannot start jobs; `None` if it can.

@@ -110,7 +110,10 @@ fn room(state: &Path) -> Option<Finding> {
     let found = format!("{} free for {}", left.human(), state.display());
     Some(if let Some(why) = room.shortage(Bytes::ZERO) {
         let means = "the daemon refuses new jobs and starts none; running jobs continue";
-        let hint = format!("free some disk space: df -h {}", state.display());
+        let hint = format!(
+            "free some disk space: df -h {0}; df -i {0}",
+            state.display()
+        );
         fail("home.room", format!("{found}: {why}"), means, &hint)
     } else if left < LITTLE {
         let means = "once the disk is full, the daemon refuses new jobs, and output is lost";
