@@ -554,6 +554,7 @@ pub fn node(jobs: &Jobs, io: &Io) -> v1::Node {
         on_bypass: io.config.confinement.on_bypass.to_string(),
         claims_only: io.config.claims_only,
         start_warnings: io.config.node.start_warnings.clone(),
+        listen_error: None,
         front_end: io.config.front_end.clone(),
         config_file: (io.config.configured.file()).map(|path| path.display().to_string()),
         default_image: (io.config.containers.default.as_ref())

@@ -39,6 +39,10 @@ pub struct Node {
     /// before, and queues whose jobs no GPU can serve.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub start_warnings: Vec<String>,
+    /// Why the system's daemon does not listen on its TCP address; it tries again every few seconds. Absent while it listens,
+    /// or has no such address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listen_error: Option<String>,
     /// Front end that takes jobs from another scheduler. Absent if there is none.
     #[serde(default)]
     pub front_end: Option<FrontEnd>,

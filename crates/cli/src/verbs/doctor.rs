@@ -36,6 +36,7 @@ pub fn doctor(args: &args::Doctor, backend: Backend) -> Outcome {
     findings.extend(config(node.as_ref().and_then(|node| node.as_ref().ok())));
     findings.extend(node.iter().flatten().filter_map(journal));
     findings.extend(node.iter().flatten().filter_map(start));
+    findings.extend(node.iter().flatten().filter_map(listener));
     findings.extend(out_of_service(&gpus));
     findings.extend(
         (node.iter().flatten()).filter_map(|node| engines::finding(node, &engines::found())),
@@ -192,6 +193,20 @@ fn start(node: &Node) -> Option<Finding> {
         means: "the daemon serves the other GPUs; jobs that need a missing one wait for it".to_owned(),
         fix: "nvidia-smi -L lists the GPUs of this machine, and divvy gpus those of the daemon; it forgets a missing one \
               after 30 days"
+            .to_owned(),
+    })
+}
+
+/// The TCP address that the system's daemon cannot have.
+fn listener(node: &Node) -> Option<Finding> {
+    node.listen_error.as_ref().map(|why| Finding {
+        check: "listen".to_owned(),
+        status: FindingStatus::Warn,
+        found: format!("the daemon {why}"),
+        means: "clients over TCP do not reach the daemon, which tries again every few seconds; commands and jobs work"
+            .to_owned(),
+        fix: "`ss -ltnp` as root names the program: end it, or set listen.listen to a port below 1024, which only root's \
+              programs can hold"
             .to_owned(),
     })
 }
