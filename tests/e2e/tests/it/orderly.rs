@@ -141,26 +141,28 @@ fn over_an_orderly_restart_of_the_daemon_each_stream_has_each_line_once_and_its_
         let daemon = home.daemon(words);
         let script = program(&home);
         let start = |name, words: &[&str]| Stream::start(&home, name, words);
-        let array = ["-g", "0.25", "--array", "0-1"];
+        let array = ["-g", "0.2", "--array", "0-1"];
         let job = home.submit(&array[..2], &["sh", "-c", &script]);
-        let array = home.submit(&array, &["sh", "-c", &script]);
-        let run = ["run", "-g", "0.25", "--", "sh", "-c", &script];
+        let tasks = home.submit(&array, &["sh", "-c", &script]);
+        let until_away = format!("until test -e {}; do sleep 0.02; done", home.gate("away"));
+        let ends = home.submit(&array[..2], &["sh", "-c", &until_away]);
+        let run = ["run", "-g", "0.2", "--", "sh", "-c", &script];
         let runs = start("run", &run);
         runs.has_said(4);
         // The GPU is full now.
         let waits = start("waiting run", &run);
-        let waiting = until("it waits", || {
-            let jobs = home.items(&["ps"]);
-            let waiting = jobs.iter().find(|one| one["state"] == "queued")?;
-            Some(waiting["id"].as_str().expect("a number").to_owned())
+        until("it waits", || {
+            let is_queued = |one: &Value| one["state"] == "queued";
+            home.items(&["ps"]).iter().any(is_queued)
         });
         let events_of = |words: &[&str]| {
             let words = [&["events", "-o", "ndjson"], words].concat();
             numbers(&home.divvy(&words).ok().stdout)
         };
-        let before = events_of(&[&waiting]).len();
+        home.running(&ends);
+        let before = events_of(&[&ends]).len();
         let follow = ["events", "-o", "ndjson", "-f", "-n"];
-        let quiet = start("events of a job", &[&follow[..], &["0", &waiting]].concat());
+        let quiet = start("events of a job", &[&follow[..], &["0", &ends]].concat());
         let events = start("events", &[&follow[..], &["1"]].concat());
         let page = Arc::new(Page::open(&home, &[]));
         let shown = {
@@ -169,7 +171,7 @@ fn over_an_orderly_restart_of_the_daemon_each_stream_has_each_line_once_and_its_
         };
         let log = start("logs -f", &["logs", "-f", &job]);
         let tail = start("logs -f -n 1", &["logs", "-f", "-n", "1", &job]);
-        let logs = start("logs -f of an array", &["logs", "-f", &array]);
+        let logs = start("logs -f of an array", &["logs", "-f", &tasks]);
         let attached = start("attach", &["attach", "--from-start", &job]);
         let wait = start("wait", &["wait", &job]);
         let exec = ["exec", &job, "--", "sh", "-c", "echo in; sleep 600"];
@@ -216,7 +218,7 @@ fn over_an_orderly_restart_of_the_daemon_each_stream_has_each_line_once_and_its_
         let told = logs.told();
         let said = logs.ended(0);
         for index in 0..2 {
-            let prefix = format!("{array}_{index} | ");
+            let prefix = format!("{tasks}_{index} | ");
             let lines = said.split_inclusive('\n');
             let lines: String = lines.filter(|line| line.starts_with(&prefix)).collect();
             assert_eq!(lines, all_lines(&prefix), "{told}");
@@ -227,7 +229,7 @@ fn over_an_orderly_restart_of_the_daemon_each_stream_has_each_line_once_and_its_
         assert!(broken > 0, "the restart broke off the page's answer");
 
         for (stream, all) in [
-            (quiet, &events_of(&[&waiting])[before..]),
+            (quiet, &events_of(&[&ends])[before..]),
             (events, &events_of(&[])[..]),
         ] {
             let name = stream.name;
