@@ -20,7 +20,6 @@ mod worker_reports;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
-use std::net::TcpListener as StdTcpListener;
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,7 +29,6 @@ use divvy_api::daemon::{Configured, DeviceNodes, ListenOptions};
 use divvy_api::home::{Home, HomeError, LockFile, machine};
 use divvy_api::v1::{Error, ErrorCode, JournalFile};
 use divvy_core::{Gpu, GpuUuid, JobId, Mode};
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, oneshot, watch};
 use tracing_subscriber::EnvFilter;
@@ -69,7 +67,7 @@ use crate::supervisor::forkserver;
 use crate::supervisor::watch::Watch;
 pub use front_end::FrontEndTask;
 use front_end::RunningFrontEnd;
-use listen::Listeners;
+use listen::{Listeners, TcpPlace};
 use systemd::Notify;
 use worker_reports::{checkpoint_reports, mig_reports, probe_reports, prune_requests, samples};
 
@@ -325,7 +323,8 @@ fn serve(
     }
     controller.reserve().map_err(|error| from_store(&error))?;
     // Last, so that a client that reaches the socket finds everything else in place.
-    let tcp = doors.bind_tcp()?;
+    let listen_error = Live::new(None);
+    let tcp = doors.bind_tcp(&listen_error)?;
     let (socket, listener) = doors.bind(&home, lock)?;
     let resumed = match controller.resume() {
         Err(error) if error.is_full() => return Err(reexec(&error)),
@@ -367,6 +366,7 @@ fn serve(
         me: doors.me,
         token: doors.token,
         gate: Arc::new(doors.gate),
+        listen_error,
         reloader: Arc::new(Reloader::new(source, mailbox.clone())),
         gpu_time: Arc::default(),
         boards: Arc::default(),
@@ -514,10 +514,7 @@ fn sweep_containers(controller: &Controller, home: &Home) -> Result<(), Error> {
 
 async fn serve_until_stopped(
     api: Api,
-    (local, tcp): (
-        (Socket, StdListener, Option<NodePods>),
-        Option<StdTcpListener>,
-    ),
+    (local, tcp): ((Socket, StdListener, Option<NodePods>), Option<TcpPlace>),
     mailbox: Mailbox,
     (mut cycle_end, mut beside, mut renewal): (
         oneshot::Receiver<Result<(), StoreError>>,
@@ -525,8 +522,6 @@ async fn serve_until_stopped(
         watch::Receiver<Option<String>>,
     ),
 ) -> Result<ServeEnd, Error> {
-    let tcp = tcp.map(TcpListener::from_std).transpose();
-    let tcp = tcp.map_err(|error| internal("cannot serve", &error))?;
     let watch = |kind| signal(kind).map_err(|error| internal("cannot wait for signals", &error));
     let (mut terminate, mut interrupt) = (
         watch(SignalKind::terminate())?,
@@ -550,7 +545,7 @@ async fn serve_until_stopped(
             .unwrap_or_else(|| io::Error::other("it accepts no more connections"));
         Err(internal("the server has stopped", &error))
     };
-    let mut serving = std::pin::pin!(http::serve(api, local, tcp));
+    let mut serving = std::pin::pin!(http::serve(api, local, tcp.map(TcpPlace::listener)));
     let other_driver = async move {
         match renewal.wait_for(Option::is_some).await {
             Ok(why) => why.clone().unwrap_or_default(),

@@ -112,6 +112,8 @@ pub struct Api {
     pub token: Option<Token>,
     /// The rules for requests over TCP.
     pub gate: Arc<Gate>,
+    /// Why the TCP address is not served.
+    pub listen_error: Live<Option<String>>,
     pub reloader: Arc<Reloader>,
     /// GPU time of users and projects, as the metrics last showed it.
     pub gpu_time: Arc<Mutex<GpuTimeTotals>>,
@@ -149,7 +151,7 @@ impl FromRequestParts<Api> for Api {
 pub async fn serve(
     api: Api,
     (socket, listener, pods): (Socket, StdListener, Option<NodePods>),
-    tcp: Option<TcpListener>,
+    tcp: Option<impl Future<Output = TcpListener>>,
 ) -> std::io::Result<()> {
     let routes = Router::new()
         .route("/v1/node", get(node))
@@ -224,7 +226,7 @@ pub async fn serve(
         None => match local.await {},
         Some(tcp) => tokio::select! {
             never = local => match never {},
-            never = server.remote(tcp) => match never {},
+            never = async { server.remote(tcp.await).await } => match never {},
         },
     }
 }
@@ -299,7 +301,12 @@ async fn node(api: Api, Extension(caller): Extension<Caller>) -> Answer<v1::Node
         role: caller.role.name().to_owned(),
     };
     let caller = Some(caller);
-    list("Node", vec![v1::Node { caller, ..node }])
+    let node = v1::Node {
+        caller,
+        listen_error: api.listen_error.get().as_ref().clone(),
+        ..node
+    };
+    list("Node", vec![node])
 }
 
 async fn gpus(api: Api) -> Answer<v1::Gpu> {

@@ -79,10 +79,11 @@ impl From<&HomeError> for Error {
             HomeError::NoPlace | HomeError::Empty | HomeError::SocketPath { .. } => {
                 Self::new(ErrorCode::Usage, text).hint("set DIVVY_HOME to a short, private folder")
             }
-            HomeError::Create { .. }
-            | HomeError::Owner { .. }
-            | HomeError::Open { .. }
-            | HomeError::NotAFolder { .. } => Self::new(ErrorCode::Internal, text),
+            HomeError::Create { .. } => Self::new(ErrorCode::Internal, text)
+                .hint("make it writable, or set DIVVY_HOME to a private folder that you can write"),
+            HomeError::Owner { .. } | HomeError::Open { .. } | HomeError::NotAFolder { .. } => {
+                Self::new(ErrorCode::Internal, text)
+            }
         }
     }
 }

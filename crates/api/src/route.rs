@@ -511,7 +511,7 @@ pub const ROUTES: &[Route] = &[
         ],
         ..get(
             "/v1/jobs/{job}/log",
-            "Output of a job; a followed log ends with the job",
+            "Output of a job; a followed log ends with the job, and a daemon that stops breaks it off: ask again from the next byte",
             Answer::Bytes,
         )
     },

@@ -275,6 +275,31 @@ fn other_gpus(wanted: &str, node: &Node) -> Error {
         None => "this machine's own GPUs".to_owned(),
     };
     let message = format!("the running daemon serves {serves}, not the simulated {wanted}");
-    Error::new(ErrorCode::Conflict, message)
-        .hint("omit --sim and DIVVY_SIM to use that daemon, stop it with `divvy daemon --stop`, or set DIVVY_HOME for another daemon")
+    // No user stops the daemon of all users.
+    let stop = match node.system {
+        true => "",
+        false => "stop it with `divvy daemon --stop`, ",
+    };
+    Error::new(ErrorCode::Conflict, message).hint(format!(
+        "omit --sim and DIVVY_SIM to use that daemon, {stop}or set DIVVY_HOME for another daemon"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_user_is_told_to_stop_the_daemon_of_all_users() {
+        for is_system in [true, false] {
+            let node = serde_json::json!({
+                "hostname": "h", "version": "1", "pid": 7, "driver_version": "1", "simulated": "l4-24gb:1",
+                "order": "strict", "backfill": false, "home": "/h", "system": is_system,
+            });
+            let node: Node = serde_json::from_value(node).unwrap();
+            let hint = other_gpus("a100-80gb:1", &node).hint.unwrap();
+            assert_eq!(hint.contains("--stop"), !is_system, "{hint}");
+            assert!(hint.contains("DIVVY_HOME"), "{hint}");
+        }
+    }
 }

@@ -101,6 +101,27 @@ fn unusable(port: u16, error: &std::io::Error) -> Error {
         std::io::ErrorKind::PermissionDenied => ErrorCode::NotAllowed,
         _ => ErrorCode::Internal,
     };
-    Error::new(code, format!("cannot listen on 127.0.0.1:{port}: {error}"))
-        .hint("leave out --port, and the system chooses a free one")
+    let hint = match error.kind() {
+        std::io::ErrorKind::AddrNotAvailable => "give the machine this address: ip link set lo up",
+        _ => "leave out --port, and the system chooses a free one",
+    };
+    Error::new(code, format!("cannot listen on 127.0.0.1:{port}: {error}")).hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+
+    use super::*;
+
+    #[test]
+    fn an_address_that_the_machine_lacks_has_another_hint_than_a_port_that_is_taken() {
+        for (kind, hint) in [
+            (ErrorKind::AddrInUse, "leave out --port"),
+            (ErrorKind::AddrNotAvailable, "ip link set lo up"),
+        ] {
+            let error = unusable(7070, &Error::from(kind));
+            assert!(error.hint.unwrap().contains(hint), "{kind}");
+        }
+    }
 }

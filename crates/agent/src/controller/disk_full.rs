@@ -15,6 +15,7 @@ use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::state::DiskState;
 use crate::controller::state::disk::DiskFull;
+use crate::host::disk;
 use crate::host::error::error_chain;
 use crate::journal::StoreError;
 use crate::model::validate::limits;
@@ -137,10 +138,10 @@ pub(super) fn disk_full_error_for(disk: &DiskState, io: &Io, submit: &Submit) ->
 }
 
 fn refusal(io: &Io, why: &str) -> Error {
-    let folder = io.config.home.state().display();
-    let why = format!("the disk is full: {why} below {folder}");
-    Error::new(ErrorCode::DiskFull, why)
-        .hint(format!("free disk space; check with: df -h {folder}"))
+    let folder = io.config.home.state();
+    let hint = disk::hint(why, folder);
+    let why = format!("the disk is full: {why} below {}", folder.display());
+    Error::new(ErrorCode::DiskFull, why).hint(hint)
 }
 
 /// Why no job starts, regardless of free GPUs.

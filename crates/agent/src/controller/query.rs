@@ -556,6 +556,7 @@ pub fn node(state: &State, io: &Io) -> v1::Node {
         claims_only: io.config.claims_only,
         start_warnings: io.config.node.start_warnings.clone(),
         not_ready: not_ready_reason(&state.gpus, &state.disk),
+        listen_error: None,
         front_end: io.config.front_end.clone(),
         config_file: (io.config.configured.file()).map(|path| path.display().to_string()),
         default_image: (io.config.containers.default.as_ref())

@@ -2,13 +2,15 @@
 
 use std::fs::File;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener as StdTcpListener};
 use std::os::unix::net::UnixListener;
+use std::time::Duration;
 
 use divvy_api::daemon::{DaemonOptions, ListenOptions};
 use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode};
 use divvy_web::gate::{Gate, WebHost};
+use tokio::net::TcpListener;
 
 use super::{from_home, machine_folder};
 use crate::auth::Rules;
@@ -20,6 +22,9 @@ use crate::host::rlimits;
 use crate::host::user;
 use crate::http::socket::{Socket, SocketPlace};
 use crate::http::token::{self, Token};
+
+/// Between two attempts to listen on a TCP address that another program holds.
+const RETRY: Duration = Duration::from_secs(3);
 
 /// The listeners before they are opened: all their errors are found first.
 pub struct Listeners {
@@ -88,26 +93,76 @@ impl Listeners {
             .map_err(|error| internal(&format!("cannot listen on {}", path.display()), &error))
     }
 
-    /// The TCP listener, where one was asked for.
+    /// The place of the TCP listener, where one was asked for. The system's daemon also starts without the listener: any
+    /// user's program may hold the address, and must not keep the daemon from all users. `error` then has the reason.
     ///
     /// # Errors
-    /// When the address is taken or not this machine's.
-    pub fn bind_tcp(&self) -> Result<Option<TcpListener>, Error> {
+    /// On a user's own daemon, when the address is taken or not this machine's.
+    pub fn bind_tcp(&self, error: &Live<Option<String>>) -> Result<Option<TcpPlace>, Error> {
         let Some(address) = self.listen else {
             return Ok(None);
         };
-        let bind = || -> io::Result<TcpListener> {
-            let listener = TcpListener::bind(address)?;
-            listener.set_nonblocking(true)?;
-            Ok(listener)
+        let mut place = TcpPlace {
+            address,
+            listener: None,
+            error: error.clone(),
         };
-        let listener =
-            bind().map_err(|error| internal(&format!("cannot listen on {address}"), &error))?;
-        if let Ok(address) = listener.local_addr() {
-            tracing::info!(%address, "listening for clients with the token");
+        match bind_tcp(address) {
+            Ok(listener) => place.listener = Some(listener),
+            Err(error) if self.system => {
+                let why = refused(address, &error);
+                tracing::warn!(
+                    "{why}; the daemon serves its socket, and tries again every {RETRY:?}"
+                );
+                place.error.set(Some(why));
+            }
+            Err(error) => return Err(internal(&format!("cannot listen on {address}"), &error)),
         }
-        Ok(Some(listener))
+        Ok(Some(place))
     }
+}
+
+/// Where the daemon listens on TCP.
+pub struct TcpPlace {
+    address: SocketAddr,
+    /// `None`: the address could not be had at the start.
+    listener: Option<StdTcpListener>,
+    /// Why the daemon does not listen.
+    error: Live<Option<String>>,
+}
+
+impl TcpPlace {
+    /// Returns the listener, once the address can be had.
+    pub async fn listener(mut self) -> TcpListener {
+        loop {
+            let bound = match self.listener.take() {
+                Some(listener) => Ok(listener),
+                None => {
+                    tokio::time::sleep(RETRY).await;
+                    bind_tcp(self.address)
+                }
+            };
+            match bound.and_then(TcpListener::from_std) {
+                Ok(listener) => {
+                    self.error.set(None);
+                    return listener;
+                }
+                Err(error) => self.error.set(Some(refused(self.address, &error))),
+            }
+        }
+    }
+}
+
+fn bind_tcp(address: SocketAddr) -> io::Result<StdTcpListener> {
+    let listener = StdTcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    tracing::info!(%address, "listening for clients with the token");
+    Ok(listener)
+}
+
+fn refused(address: SocketAddr, error: &io::Error) -> String {
+    format!("cannot listen on {address}: {error}")
 }
 
 /// The rules for requests over TCP.

@@ -52,6 +52,15 @@ impl FreeSpace {
     }
 }
 
+/// What to do about a shortage below a folder.
+pub fn hint(shortage: &str, folder: &Path) -> String {
+    let folder = folder.display();
+    match shortage.contains("inodes") {
+        true => format!("delete files; check with: df -i {folder}"),
+        false => format!("free disk space; check with: df -h {folder}"),
+    }
+}
+
 /// The file system below a folder.
 #[derive(Clone, Debug)]
 pub struct Disk {
@@ -96,6 +105,9 @@ mod tests {
         };
         let why = inodes.shortage(Bytes::ZERO).unwrap();
         assert_eq!(why, "63 inodes are free, but 64 are needed");
+        assert!(hint(&why, Path::new("/d")).ends_with("df -i /d"));
+        let why = room(3).shortage(Bytes::ZERO).unwrap();
+        assert!(hint(&why, Path::new("/d")).ends_with("df -h /d"));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The log route: a job's output file, and with `follow` new output until the job has ended.
 //!
+//! Only the job's end ends a followed answer in order. A daemon that stops breaks it off, so that the client asks again.
+//!
 //! An offset is a byte's place in all that the job has ever said. Where the beginning is not kept any more
 //! ([`crate::host::log_trim`]) the answer starts with the first whole line that is, and a header says where that is.
 //! One that falls behind what is given back meanwhile is cut off, and asks again.
@@ -147,7 +149,7 @@ pub async fn log(
         .into_response())
 }
 
-/// Sends it, and breaks the answer off where what comes next has been given back.
+/// Sends it, and breaks the answer off where what comes next has been given back, or where the daemon stops.
 async fn send(
     api: Api,
     job: String,
@@ -172,16 +174,22 @@ async fn send(
         tokio::pin!(ended);
         loop {
             let over = tokio::select! {
-                _ = &mut ended => true,
-                () = tokio::time::sleep(LOOK) => false,
+                ended = &mut ended => Some(ended),
+                () = tokio::time::sleep(LOOK) => None,
             };
             // All was written before the job was seen to end.
             if let Err(error) = tail.drain(&mut sender).await? {
                 sender.abort(error);
                 return Ok(());
             }
-            if over {
-                break;
+            match over {
+                None => {}
+                Some(Ok(_)) => break,
+                // The daemon stops, and the job goes on: an orderly end of the answer would say that the job has ended.
+                Some(Err(error)) => {
+                    sender.abort(io::Error::other(error));
+                    return Ok(());
+                }
             }
         }
     }

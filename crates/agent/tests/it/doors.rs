@@ -183,6 +183,42 @@ fn a_daemon_whose_address_is_taken_is_never_there() {
     assert!(!home.socket().exists());
 }
 
+#[test]
+fn the_systems_daemon_serves_its_socket_while_a_program_holds_its_address_and_takes_it_later() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: only root can start a daemon for every user");
+        return;
+    }
+    let mut home = Home::empty();
+    let token = home.path().join("token");
+    fs::write(&token, TOKEN).unwrap();
+    fs::set_permissions(&token, PermissionsExt::from_mode(0o600)).unwrap();
+    let token = token.to_str().unwrap().to_owned();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let listen = ["--listen", &address, "--token-file", &token];
+    home.start(&[&["--system", "--sim", "a100-80gb:1"], &listen[..]].concat());
+
+    let node = home.call(home.client().node()).unwrap();
+    let why = node.listen_error.unwrap();
+    assert!(
+        why.starts_with(&format!(
+            "cannot listen on {address}: Address already in use"
+        )),
+        "{why}"
+    );
+    assert!(home.daemon_log().contains(&why), "{}", home.daemon_log());
+    let found = home.run(&["doctor", "-o", "json"]).stdout;
+    assert!(String::from_utf8_lossy(&found).contains(&why));
+
+    drop(taken);
+    until("the daemon has the address", || {
+        let node = home.call(home.client().node()).unwrap();
+        node.listen_error.is_none()
+    });
+    assert_eq!(call(&address, "GET", "/v1/node", Some(TOKEN)).0, 200);
+}
+
 #[tokio::test]
 async fn a_submit_that_brings_too_much_is_refused_with_its_size() {
     let home = Home::started(&["--sim", "a100-80gb:1"]);

@@ -491,6 +491,23 @@ async fn a_followed_log_ends_with_the_job_and_an_offset_skips() {
 }
 
 #[tokio::test]
+async fn a_daemon_that_stops_breaks_off_the_log_that_is_followed_of_a_job_that_goes_on() {
+    let mut home = Home::started(&["--sim", "l4-24gb:1"]);
+    let client = home.connect();
+    let silent = client.submit(&quarter(&["sleep", "1000"])).await.unwrap();
+    let talks = quarter(&["sh", "-c", "echo first; exec sleep 1000"]);
+    let talks = client.submit(&talks).await.unwrap();
+    let mut nothing = client.log(&silent.id, 0, true).await.unwrap();
+    let mut stream = client.log(&talks.id, 0, true).await.unwrap();
+    assert_eq!(stream.next().await.unwrap().unwrap(), "first\n");
+    assert_eq!(home.stop(), 0);
+    for stream in [&mut nothing, &mut stream] {
+        let broken = stream.next().await;
+        assert_eq!(broken.unwrap_err().code, ErrorCode::NoDaemon);
+    }
+}
+
+#[tokio::test]
 async fn a_long_poll_answers_at_once_at_the_milestone_and_in_time_without_it() {
     let home = Home::started(&["--sim", "l4-24gb:1"]);
     let client = home.connect();

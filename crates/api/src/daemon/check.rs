@@ -265,7 +265,8 @@ pub fn together(options: &DaemonOptions) -> Vec<Violation> {
         let mut refuse = |path: &[&str], what: &str| {
             let message =
                 format!("{what} require the system's daemon, and this one serves one user");
-            let hint = "start it with `divvy daemon --system`, or leave out the key";
+            let hint = "a file of the system's daemon: `divvy daemon --system` or `divvy config check --system FILE`; else \
+                        leave out the key";
             found.push(refused(path, message, hint));
         };
         if options.roles.is_some() {

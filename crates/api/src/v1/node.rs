@@ -42,6 +42,10 @@ pub struct Node {
     /// Why the daemon starts no job now: its disk is full, or no GPU can be observed. Absent if it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_ready: Option<String>,
+    /// Why the system's daemon does not listen on its TCP address; it tries again every few seconds. Absent while it listens,
+    /// or has no such address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listen_error: Option<String>,
     /// Front end that takes jobs from another scheduler. Absent if there is none.
     #[serde(default)]
     pub front_end: Option<FrontEnd>,

@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 
 use super::files;
 use super::follow::Log;
+use super::reconnect::Reconnect;
 use crate::output::{Stop, print, say};
 use crate::text;
 
@@ -59,13 +60,15 @@ pub async fn follow(client: Client, jobs: &[Job], start: LogStart) -> Result<(),
     let all = jobs.iter().filter(has_output).map(Job::reference);
     let mut next: VecDeque<String> = all.collect();
     let mut followed = JoinSet::new();
+    let away = Reconnect::default();
     loop {
         while followed.len() < AT_ONCE
             && let Some(job) = next.pop_front()
         {
             let client = Arc::clone(&client);
             let lines = Lines::new(format!("{job:<width$} | "));
-            followed.spawn(async move { Log::in_lines(start, lines).follow(&client, &job).await });
+            let log = Log::in_lines(start, lines).reconnecting(away.clone());
+            followed.spawn(async move { log.follow(&client, &job).await });
         }
         let Some(ended) = followed.join_next().await else {
             return Ok(());

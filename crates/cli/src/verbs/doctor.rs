@@ -37,6 +37,7 @@ pub fn doctor(args: &args::Doctor, backend: Backend) -> Outcome {
     findings.extend(node.iter().flatten().filter_map(journal));
     findings.extend(node.iter().flatten().filter_map(start));
     findings.extend(node.iter().flatten().filter_map(not_ready));
+    findings.extend(node.iter().flatten().filter_map(listener));
     findings.extend(out_of_service(&gpus));
     findings.extend(
         (node.iter().flatten()).filter_map(|node| engines::finding(node, &engines::found())),
@@ -209,6 +210,20 @@ fn not_ready(node: &Node) -> Option<Finding> {
             "look at the disk (df -h {0}; df -i {0}) and the driver (nvidia-smi)",
             node.home
         ),
+    })
+}
+
+/// The TCP address that the system's daemon cannot have.
+fn listener(node: &Node) -> Option<Finding> {
+    node.listen_error.as_ref().map(|why| Finding {
+        check: "listen".to_owned(),
+        status: FindingStatus::Warn,
+        found: format!("the daemon {why}"),
+        means: "clients over TCP do not reach the daemon, which tries again every few seconds; commands and jobs work"
+            .to_owned(),
+        fix: "`ss -ltnp` as root names the program: end it, or set listen.listen to a port below 1024, which only root's \
+              programs can hold"
+            .to_owned(),
     })
 }
 

@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use divvy_api::client::{Client, LogStart};
-use divvy_api::v1::{Error, Event, EventQuery};
+use divvy_api::v1::{Error, ErrorCode, Event, EventQuery, JobState};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
@@ -99,7 +99,11 @@ impl Log {
     /// Prints it until the job has ended.
     pub(super) async fn follow(mut self, client: &Client, job: &str) -> Result<(), Stop> {
         loop {
-            match self.copy(client, job, true).await {
+            let ended = match self.copy(client, job, true).await {
+                Ok(true) => has_ended(client, job).await.map_err(Stop::from),
+                copied => copied,
+            };
+            match ended {
                 Ok(true) => {
                     let rest = self.lines.as_mut().map(Lines::end);
                     return print(rest.unwrap_or_default());
@@ -156,6 +160,15 @@ impl Log {
     }
 }
 
+/// Whether the job's end ended its log. Daemons up to 0.1.0 ended each answer in order when they stopped.
+async fn has_ended(client: &Client, job: &str) -> Result<bool, Error> {
+    match client.job(job).await {
+        Ok(job) => Ok(job.state == JobState::Ended),
+        Err(error) if error.code == ErrorCode::NotFound => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
 pub async fn events(args: Events) -> Outcome {
     let since = since(args.since.as_deref())?;
     let client = client()?;
@@ -180,6 +193,9 @@ pub async fn events(args: Events) -> Outcome {
     }
     let mut away = Reconnect::default();
     client.node().await?;
+    if query.tail.is_some() {
+        print_tail(&client, &mut query, format).await?;
+    }
     loop {
         let error = match copy_events(&client, &mut query, format, &mut away).await {
             // The agent ends the stream when it stops; the next call finds out whether it is back.
@@ -214,6 +230,24 @@ async fn all_events(client: &Client, mut query: EventQuery) -> Result<Vec<Event>
     Ok(events)
 }
 
+/// Prints the last events of a query, and moves the query behind them. A tail counts from now, so a stream that begins
+/// again after a restart of the daemon would leave out the events of the meantime.
+async fn print_tail(client: &Client, query: &mut EventQuery, format: Format) -> Result<(), Stop> {
+    let newest = EventQuery {
+        tail: Some(1),
+        ..EventQuery::default()
+    };
+    let newest = client.events_of(&newest).await?;
+    let tail = all_events(client, query.clone()).await?;
+    for event in &tail {
+        print(one_event(event, format)?)?;
+    }
+    let last = newest.iter().chain(&tail).map(|event| event.seq).max();
+    query.after = query.after.max(last.unwrap_or(0));
+    (query.since, query.tail) = (None, None);
+    Ok(())
+}
+
 /// Copies the events of a query, and moves the query along.
 async fn copy_events(
     client: &Client,
@@ -237,4 +271,55 @@ fn one_event(event: &Event, format: Format) -> serde_json::Result<String> {
         Format::Json | Format::Ndjson => serde_json::to_string(event)? + "\n",
         Format::Name => event.name() + "\n",
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use divvy_api::v1::{Job, List};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::UnixListener;
+
+    use super::super::stop_reasons::tests::ended;
+    use super::*;
+
+    /// An answer of a daemon that stops after it.
+    fn answer(body: &str) -> String {
+        let head = "HTTP/1.1 200 OK\r\nconnection: close\r\ntransfer-encoding: chunked";
+        format!("{head}\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n", body.len())
+    }
+
+    fn about(state: JobState) -> String {
+        let job = Job {
+            state,
+            ..ended("completed")
+        };
+        answer(&serde_json::to_string(&List::new("JobList", vec![job])).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_log_that_an_earlier_daemon_ended_in_order_while_the_job_runs_is_followed_further() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("divvy.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let serve = async {
+            for (call, answer) in [
+                ("/log?offset=0&follow=true", answer("one\n")),
+                ("", about(JobState::Running)),
+                ("/log?offset=4&follow=true", answer("two\n")),
+                ("", about(JobState::Ended)),
+            ] {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = vec![0; 4096];
+                let length = stream.read(&mut request).await.unwrap();
+                let request = String::from_utf8_lossy(&request[..length]);
+                let expected = format!("GET /v1/jobs/12{call} HTTP/1.1\r\n");
+                assert!(request.starts_with(&expected), "{call}: {request}");
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        };
+        let client = Client::new(&socket);
+        let followed = Log::from_start().follow(&client, "12");
+        let ((), followed) = tokio::join!(serve, followed);
+        followed.unwrap();
+    }
 }

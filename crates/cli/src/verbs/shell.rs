@@ -89,21 +89,23 @@ async fn opened(client: &Client, id: &str, shell: Vec<String>) -> Outcome {
     let waiting = async {
         loop {
             match client.wait(id, WaitFor::Starting, POLL).await {
-                Ok(job) => match job.state {
-                    JobState::Running => return Ok::<_, Stop>(None),
-                    JobState::Ended => return Ok(Some(job)),
-                    JobState::Queued if said != job.reason => {
-                        said.clone_from(&job.reason);
-                        let reason = job.reason.unwrap_or_default();
-                        progress(&format!("#{id} waits in queue {}: {reason}", job.queue));
+                Ok(job) => {
+                    away.back();
+                    match job.state {
+                        JobState::Running => return Ok::<_, Stop>(None),
+                        JobState::Ended => return Ok(Some(job)),
+                        JobState::Queued if said != job.reason => {
+                            said.clone_from(&job.reason);
+                            let reason = job.reason.unwrap_or_default();
+                            progress(&format!("#{id} waits in queue {}: {reason}", job.queue));
+                        }
+                        // It has its slice, and its supervisor is on its way.
+                        JobState::Starting => tokio::time::sleep(Duration::from_millis(10)).await,
+                        _ => {}
                     }
-                    // It has its slice, and its supervisor is on its way.
-                    JobState::Starting => tokio::time::sleep(Duration::from_millis(10)).await,
-                    _ => {}
-                },
+                }
                 Err(error) => away.retry_or_fail(error).await?,
             }
-            away.back();
         }
     };
     let ended = tokio::select! {

@@ -102,10 +102,10 @@ fn local(at: Timestamp, now: Timestamp, zone: &TimeZone) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn ended(end_reason: &str) -> Job {
+    pub fn ended(end_reason: &str) -> Job {
         serde_json::from_value(serde_json::json!({
             "id": "12", "name": "train", "user": "ana", "project": null, "queue": "q", "state": "ended",
             "end_reason": end_reason, "exit_code": 143, "request": {"kind": "whole", "count": 1},

@@ -39,6 +39,7 @@ mod monitoring;
 mod names;
 mod node_agent;
 mod one_machine;
+mod orderly;
 mod podman;
 mod prometheus;
 mod race;

@@ -12,7 +12,7 @@ use rustix::fs::{Access, access};
 
 use super::{fail, ok, warn};
 use crate::config::loadable;
-use crate::host::disk::Disk;
+use crate::host::disk::{self, Disk};
 use crate::host::error::error_chain;
 use crate::host::log_trim;
 
@@ -110,10 +110,7 @@ fn room(state: &Path) -> Option<Finding> {
     let found = format!("{} free for {}", left.human(), state.display());
     Some(if let Some(why) = room.shortage(Bytes::ZERO) {
         let means = "the daemon refuses new jobs and starts none; running jobs continue";
-        let hint = format!(
-            "free some disk space: df -h {0}; df -i {0}",
-            state.display()
-        );
+        let hint = disk::hint(&why, state);
         fail("home.room", format!("{found}: {why}"), means, &hint)
     } else if left < LITTLE {
         let means = "once the disk is full, the daemon refuses new jobs, and output is lost";

@@ -129,6 +129,7 @@ fn a_followed_log_goes_on_at_the_byte_where_it_was_torn() {
             path: "/v1/jobs/7".into(),
             ..question.clone()
         }),
+        "/v1/jobs/7" => items("JobList", &[job("7", "ended", Some("completed"), Some(0))]),
         "/v1/jobs/7/log?offset=0&follow=true" => Answer::Torn("first\n".into()),
         "/v1/jobs/7/log?offset=6&follow=true" => Answer::Body(200, "second\n".into()),
         path => panic!("nobody should ask for {path}"),
