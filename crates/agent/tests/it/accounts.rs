@@ -7,11 +7,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use divvy_api::client::{Act, Client};
 use divvy_api::frame::Frame;
 use divvy_api::v1::{Amount, Array, EndReason, Exec, JobState, Submit};
-use divvy_testkit::{Home, divvy, ended, in_state, log, quarter, until_async};
+use divvy_testkit::{Home, divvy, ended, in_state, log, quarter, until, until_async};
 use rustix::process::geteuid;
 
 use crate::users::as_user;
@@ -208,6 +209,11 @@ fn a_job_waits_in_its_queue_while_its_account_cannot_be_looked_up() {
     // Without the file the service `files` is unavailable, as a directory service that is down.
     let aside = machine.etc.path().join("aside");
     fs::rename(machine.passwd(), &aside).unwrap();
+    let called = Instant::now();
+    until(
+        "the daemon has forgotten what it knew of the caller",
+        || called.elapsed() > Duration::from_millis(1100),
+    );
     as_user(&machine.home, 0, async |client| {
         client.act(&id, Act::Unhold).await.unwrap();
         let why = "it could not be started: the user database does not answer";
