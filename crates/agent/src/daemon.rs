@@ -152,8 +152,8 @@ fn serve(
     lock: &File,
 ) -> Result<(), Error> {
     let options = &configured.options;
-    let (store, recovered) =
-        open_journal(&home).map_err(|error| backup::unusable(&home, &error))?;
+    let (store, recovered) = open_journal(&home, options.listen.system)
+        .map_err(|error| backup::unusable(&home, &error))?;
     let living = store.living().map_err(|error| from_store(&error))?;
     let in_use = living.iter().any(|job| !job.state.grants().is_empty());
     let sim = (simulated.as_ref()).map(|simulated| simulated.models.clone());
@@ -224,7 +224,11 @@ fn serve(
         ..
     } = node;
     // Of this machine's folder: two containers of one machine may share a home folder, and see each other's groups.
-    let instance = container_spec::instance(home.state());
+    let mut instance = container_spec::instance(home.state());
+    let name = store.name().map_err(|error| from_store(&error))?;
+    if let Some(journal) = name.as_deref().and_then(|name| name.get(..JOURNAL_DIGITS)) {
+        instance = format!("{instance}-{journal}");
+    }
     let cgroup_parent = cgroup_parent(&instance, options.device_nodes)?;
     if let Err(error) = log_trim::can_punch_holes(home.state()) {
         let what =
@@ -436,6 +440,10 @@ fn cgroup_parent(instance: &str, nodes: DeviceNodes) -> Result<Result<PathBuf, S
     })
 }
 
+/// So many digits of the journal's random name are in the names of control groups: two journals of one folder are the
+/// same in them once in four billion times.
+const JOURNAL_DIGITS: usize = 8;
+
 /// Why the daemon serves no longer.
 enum ServeEnd {
     Stopped,
@@ -457,7 +465,13 @@ fn reexec(full: &StoreError) -> Error {
 }
 
 /// Opens the journal and completes it from the records of jobs.
-fn open_journal(home: &Home) -> Result<(Store, BTreeSet<JobId>), StoreError> {
+fn open_journal(
+    home: &Home,
+    serves_every_user: bool,
+) -> Result<(Store, BTreeSet<JobId>), StoreError> {
+    if serves_every_user {
+        journal::check_owner(&home.database())?;
+    }
     let torn = journal::torn(&home.database());
     if torn > 0 {
         let what = "the journal's write-ahead log ends within a frame; unless a daemon was killed while writing, the \

@@ -31,7 +31,7 @@ mod usage;
 mod wal;
 
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -114,6 +114,8 @@ pub enum StoreError {
         /// The version of the divvy that wrote it.
         writer: Option<String>,
     },
+    #[error("{path} {why}, and the journal decides what starts as which user")]
+    Exposed { path: PathBuf, why: String },
     #[error("{path} is damaged: {why}")]
     Damaged { path: PathBuf, why: String },
     #[error("cannot upgrade the database to schema {to}")]
@@ -133,6 +135,23 @@ impl StoreError {
         matches!(self, Self::Sql { source, .. }
             if source.sqlite_error_code() == Some(ErrorCode::ConstraintViolation))
     }
+}
+
+/// Whether no other user can write the journal, or could before. There may be none yet.
+///
+/// # Errors
+/// [`StoreError::Exposed`].
+pub fn check_owner(path: &Path) -> Result<(), StoreError> {
+    let Ok(meta) = std::fs::symlink_metadata(path) else {
+        return Ok(());
+    };
+    let why = match (meta.uid(), meta.mode() & 0o7777) {
+        (uid, _) if uid != rustix::process::geteuid().as_raw() => format!("belongs to uid {uid}"),
+        (_, mode) if mode & 0o022 != 0 => format!("is writable by other users (mode {mode:o})"),
+        _ => return Ok(()),
+    };
+    let path = path.to_owned();
+    Err(StoreError::Exposed { path, why })
 }
 
 /// The writer's connection.

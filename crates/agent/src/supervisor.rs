@@ -49,6 +49,7 @@ use signal_hook::iterator::exfiltrator::SignalOnly;
 
 use crate::exec::ExecReply;
 use crate::exec::server::{self, ExecServer, IncomingRequest};
+use crate::host::account::AccountError;
 use crate::host::cgroup::{Cgroup, CgroupStatus};
 use crate::host::clock::now;
 use crate::host::error::error_chain;
@@ -63,6 +64,12 @@ use launch::{ExecStdio, Launcher};
 
 /// The umask of a job of root's daemon: that of units of systemd (systemd.exec(5), `UMask=`).
 const JOB_UMASK: rustix::fs::Mode = rustix::fs::Mode::from_bits_retain(0o022);
+
+/// The exit code of a supervisor whose user database does not answer: EX_TEMPFAIL of sysexits.h.
+pub const UNKNOWN_USER: u8 = 75;
+
+/// That of one whose user database has no account for the uid: EX_NOUSER.
+pub const ABSENT_USER: u8 = 67;
 
 /// Interval at which a stop searches again for processes that fork faster than they can be ended.
 const SWEEP: Duration = Duration::from_millis(20);
@@ -87,6 +94,9 @@ pub enum SuperviseError {
     NoSpec(String),
     #[error("{0} was started already, and a job is never started twice")]
     AlreadyStarted(String),
+    /// The daemon puts the job back into its queue.
+    #[error("the user of {0} is unknown now")]
+    UnknownUser(String, #[source] AccountError),
     #[error("cannot prepare the supervisor")]
     Setup(#[source] io::Error),
     /// After it did: the next supervisor goes on from there.
@@ -158,7 +168,11 @@ pub(crate) fn supervise_one(dir: &Path, run_container: RunContainer) -> u8 {
         Ok(_) => 0,
         Err(error) => {
             write_stderr(&error_chain(&error));
-            1
+            match error {
+                SuperviseError::UnknownUser(_, AccountError::Absent { .. }) => ABSENT_USER,
+                SuperviseError::UnknownUser(..) => UNKNOWN_USER,
+                _ => 1,
+            }
         }
     }
 }
@@ -255,6 +269,27 @@ fn run(
         return Err(SuperviseError::AlreadyStarted(name()));
     }
     let mut spec = spec.ok_or_else(|| SuperviseError::NoSpec(name()))?;
+    // A container that was started goes on, whoever has the uid now.
+    if record.launch.is_none()
+        && let Some(user) = spec.user.take()
+    {
+        match user.with_known_groups() {
+            Ok(user) => spec.user = Some(user),
+            Err(unknown @ (AccountError::Unknown(_) | AccountError::Absent { .. })) => {
+                return Err(SuperviseError::UnknownUser(name(), unknown));
+            }
+            Err(changed @ AccountError::Changed { .. }) => {
+                let launch_error = changed.to_string();
+                write_stderr(&launch_error);
+                let outcome = RunOutcome::Launch {
+                    launch_error,
+                    exit_code: 125,
+                };
+                finish(dir, place, &outcome);
+                return Ok(outcome);
+            }
+        }
+    }
     if let Some(plan) = &spec.container {
         return run_container(dir, &spec, plan, place);
     }

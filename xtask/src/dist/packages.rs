@@ -280,6 +280,99 @@ mod tests {
         }
     }
 
+    /// A script of the .deb on a root of its own; its code, and what it says.
+    fn script(name: &str, word: &str, root: &Path) -> (Option<i32>, String) {
+        let text = fs::read_to_string(crate::cargo::root().join("deploy/packaging/deb").join(name));
+        let text = text.expect("readable").replace(UNITS, "divvy.service");
+        let mut command = Command::new("sh");
+        command.args(["-c", &text, name, word]);
+        let output = command.env("DPKG_ROOT", root).output().expect("sh runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    }
+
+    /// An empty folder for the test of this name.
+    fn stand_in(name: &str) -> PathBuf {
+        let folder = target().join("tmp").join(name);
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).expect("made");
+        folder
+    }
+
+    #[test]
+    fn a_purge_beside_jobs_lists_their_processes_and_deletes_nothing() {
+        let root = stand_in("root-of-a-purge");
+        let at = |path: &str| root.join(path);
+        let write = |path: &str, text: &str| {
+            let path = at(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(path, text).expect("written");
+        };
+        let unit = "sys/fs/cgroup/divvy.slice/divvy-forkserver.service";
+        let job = format!("{unit}/divvy-3ff38f45-0badcafe-1/cgroup.procs");
+        let supervisors = format!("{unit}/cgroup.procs");
+        write(&job, "4242\n");
+        let many: String = (5000..5100).map(|pid| format!("{pid}\n")).collect();
+        write(&supervisors, &many);
+        write("sys/fs/cgroup/user.slice/cgroup.procs", "7\n");
+        fs::create_dir_all(at("proc/4242")).expect("made");
+        let kept = [
+            "var/lib/divvy/state.db",
+            "run/divvy/sock",
+            "etc/divvy/config.toml",
+            "etc/motd.d/divvy",
+        ];
+        for file in kept {
+            write(file, "");
+        }
+        let (code, said) = script("postrm", "purge", &root);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("of 101 the first 20"), "{said}");
+        assert_eq!(said.lines().count(), 22, "the list has a bound: {said}");
+        assert!(
+            said.contains("dpkg --purge divvy") && !said.contains("pid 7 "),
+            "{said}"
+        );
+        assert!(kept.iter().all(|file| at(file).exists()));
+        write(&supervisors, "");
+        let (code, said) = script("postrm", "purge", &root);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(
+            said.contains("pid 4242 of ") && said.contains("in divvy-3ff38f45-0badcafe-1"),
+            "{said}"
+        );
+        write(&job, "");
+        // A removal never deletes the state.
+        assert_eq!(script("postrm", "remove", &root).0, Some(0));
+        assert!(kept.iter().all(|file| at(file).exists()));
+        let (code, said) = script("postrm", "purge", &root);
+        assert_eq!((code, said.as_str()), (Some(0), ""));
+        assert!(kept.iter().all(|file| !at(file).exists()));
+        assert!(at("etc/motd.d").is_dir(), "other messages stay");
+    }
+
+    #[test]
+    fn a_removal_says_that_the_device_filter_stays() {
+        let root = stand_in("root-of-a-removal");
+        let config = root.join("etc/divvy");
+        fs::create_dir_all(&config).expect("made");
+        for (text, warns) in [
+            ("device-nodes = \"jobs\"\n", true),
+            ("  device-nodes=\"jobs\" # why\n", true),
+            ("device-nodes = \"open\"\n", false),
+            ("# device-nodes = \"jobs\"\n", false),
+        ] {
+            fs::write(config.join("config.toml"), text).expect("written");
+            let (code, said) = script("prerm", "remove", &root);
+            assert_eq!(
+                (code, said.contains("until the machine restarts")),
+                (Some(0), warns),
+                "{text}"
+            );
+            assert!(!script("prerm", "upgrade", &root).1.contains("restarts"));
+        }
+    }
+
     #[test]
     fn the_changelog_has_debians_form() {
         let text = changelog(1_700_000_000).expect("a date");

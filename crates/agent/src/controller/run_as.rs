@@ -10,5 +10,6 @@ pub fn run_as(job: &Job) -> Option<Identity> {
         uid,
         gid,
         groups: None,
+        account: job.claim().is_none().then(|| job.account().to_owned()),
     })
 }

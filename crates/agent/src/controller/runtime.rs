@@ -85,6 +85,8 @@ pub struct Placed {
 pub struct StartAttempts {
     /// Supervisors that ended before they had started the program.
     pub false_starts: u32,
+    /// Starts that found no account for its uid.
+    pub absences: u32,
     /// How often its MIG instances were refused.
     pub refusals: u32,
 }

@@ -40,13 +40,27 @@ pub enum UserLookupError {
     Name { name: String, source: Errno },
 }
 
+/// Why a program may not run as a user now.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AccountError {
+    /// The account may be the same.
+    #[error(transparent)]
+    Unknown(#[from] UserLookupError),
+    /// It was deleted, or a directory service is down: where another service answers, "none" is all that NSS says.
+    #[error("uid {uid} belonged to {was} when the job was submitted, and has no account now")]
+    Absent { uid: u32, was: String },
+    /// `useradd` gives the uid of a deleted account to the next one.
+    #[error("uid {uid} belonged to {was} when the job was submitted, and belongs to {is} now")]
+    Changed { uid: u32, was: String, is: String },
+}
+
 impl UserAccount {
     /// The user with this uid, calling with this gid.
     ///
     /// # Errors
     /// When the database fails; that a user or a group is in none is an answer.
     pub fn lookup(uid: u32, gid: u32) -> Result<Self, UserLookupError> {
-        let (user, gids) = looked_up(uid, gid)?;
+        let LookedUp { user, gids, .. } = looked_up(uid, gid)?;
         let (name, home) = user.map(|user| (user.name, user.dir)).unzip();
         let mut account = Self {
             uid,
@@ -158,31 +172,60 @@ pub async fn recent(uid: u32, gid: u32) -> Result<UserAccount, UserLookupError> 
     found
 }
 
-/// The groups that a program of this user has, if the user has called within the last second.
-pub fn recent_groups(uid: u32, gid: u32) -> Option<Vec<u32>> {
+/// The groups that a program of this user has, if the user has called within the last second by this name.
+pub fn recent_groups(uid: u32, gid: u32, name: Option<&str>) -> Option<Vec<u32>> {
     let asked = lock(&RECENTLY_ASKED);
     let (since, account) = asked.get(&(uid, gid))?;
     let account = account.get().filter(|_| since.elapsed() < RECENT)?;
-    Some(account.groups.iter().map(|group| group.gid).collect())
+    let is_same = name.is_none_or(|name| account.name == name);
+    is_same.then(|| account.groups.iter().map(|group| group.gid).collect())
 }
 
-/// The groups that a program of this user has: those of the database, and `gid`.
+/// The groups that a program of this user has: those of the database, and `gid`. `was`: the account's name when the
+/// job was submitted, where it counts.
 ///
 /// # Errors
-/// When the database fails.
-pub fn groups(uid: u32, gid: u32) -> Result<Vec<u32>, UserLookupError> {
-    Ok(looked_up(uid, gid)?.1)
+/// When the database fails, or has another account for the uid.
+pub fn groups(uid: u32, gid: u32, was: Option<&str>) -> Result<Vec<u32>, AccountError> {
+    let found = looked_up(uid, gid)?;
+    let Some(was) = was.map(str::to_owned) else {
+        return Ok(found.gids);
+    };
+    match (found.user.map(|user| user.name), found.unsure) {
+        (Some(is), _) if is != was => Err(AccountError::Changed { uid, was, is }),
+        (None, _) if was == uid.to_string() => Ok(found.gids),
+        (None, Some(source)) => Err(UserLookupError::Uid { uid, source }.into()),
+        (None, None) => Err(AccountError::Absent { uid, was }),
+        _ => Ok(found.gids),
+    }
 }
 
-fn looked_up(uid: u32, gid: u32) -> Result<(Option<User>, Vec<u32>), UserLookupError> {
+/// What the database says of a uid.
+struct LookedUp {
+    user: Option<User>,
+    gids: Vec<u32>,
+    /// An error that counts as "no such user". A directory service that is down answers with it too.
+    unsure: Option<Errno>,
+}
+
+fn looked_up(uid: u32, gid: u32) -> Result<LookedUp, UserLookupError> {
     let failed = |source| UserLookupError::Uid { uid, source };
-    let user = answered(User::from_uid(Uid::from_raw(uid))).map_err(failed)?;
-    let Some(user) = user else {
-        return Ok((None, vec![gid]));
+    let found = User::from_uid(Uid::from_raw(uid));
+    let unsure = found.as_ref().err().copied();
+    let Some(user) = answered(found).map_err(failed)? else {
+        return Ok(LookedUp {
+            user: None,
+            gids: vec![gid],
+            unsure,
+        });
     };
     let name = CString::new(user.name.clone()).map_err(|_| failed(Errno::EINVAL))?;
     let gids = getgrouplist(&name, Gid::from_raw(gid)).map_err(failed)?;
-    Ok((Some(user), gids.into_iter().map(Gid::as_raw).collect()))
+    Ok(LookedUp {
+        user: Some(user),
+        gids: gids.into_iter().map(Gid::as_raw).collect(),
+        unsure: None,
+    })
 }
 
 /// What getpwnam(3) says of these errors: "the given name or uid was not found".
@@ -211,21 +254,39 @@ mod tests {
         let nobody = UserAccount::lookup(3_999_999_999, 3_999_999_998).unwrap();
         assert_eq!(nobody.name, "3999999999");
         assert_eq!(nobody.groups.len(), 1);
-        assert_eq!(groups(3_999_999_999, 7).unwrap(), [7]);
+        assert_eq!(groups(3_999_999_999, 7, None).unwrap(), [7]);
+    }
+
+    #[test]
+    fn a_uid_that_belongs_to_another_account_now_gets_no_groups() {
+        let with = |uid, was| groups(uid, 7, Some(was)).map(|_| ());
+        assert_eq!(with(0, "root"), Ok(()));
+        assert_eq!(with(3_999_999_999, "3999999999"), Ok(()));
+        let text = with(0, "olduser").unwrap_err().to_string();
+        let expected =
+            "uid 0 belonged to olduser when the job was submitted, and belongs to root now";
+        assert_eq!(text, expected);
+        let text = with(3_999_999_999, "olduser").unwrap_err().to_string();
+        assert!(text.ends_with("and has no account now"), "{text}");
     }
 
     #[tokio::test]
     async fn a_users_account_is_asked_for_once_a_second() {
         let (uid, gid) = (3_999_999_997, 11);
-        assert_eq!(recent_groups(uid, gid), None);
+        assert_eq!(recent_groups(uid, gid, None), None);
         let [first, second] = [recent(uid, gid), recent(uid, gid)];
         let (first, second) = tokio::join!(first, second);
         assert_eq!(first, second);
-        assert_eq!(recent_groups(uid, gid), Some(vec![gid]));
-        assert_eq!(recent_groups(uid, gid + 1), None, "with another group");
+        assert_eq!(recent_groups(uid, gid, None), Some(vec![gid]));
+        assert_eq!(recent_groups(uid, gid, Some("olduser")), None);
+        assert_eq!(
+            recent_groups(uid, gid + 1, None),
+            None,
+            "with another group"
+        );
         let known = || lock(&RECENTLY_ASKED).contains_key(&(uid, gid));
         divvy_testkit::until("the answer is too old", || {
-            recent_groups(uid, gid).is_none()
+            recent_groups(uid, gid, None).is_none()
         });
         assert!(known());
         recent(uid, gid + 1).await.unwrap();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! the daemon's own group, delegated to it
-//!   divvy-INSTANCE-JOB/   the program, born there, and all that descends from it; not the supervisor
+//!   divvy-INSTANCE-JOURNAL-JOB/   the program, born there, and all that descends from it; not the supervisor
 //! ```
 //! Of what the kernel can limit by them only the number of processes is: `pids` is the one controller that may be
 //! turned on in a group that has processes of its own, and the daemon stays in its group (cgroup-v2, "No Internal
@@ -57,20 +57,44 @@ pub struct CgroupStatus {
 pub struct Cgroup(PathBuf);
 
 /// What the groups of this instance's jobs are called, before their numbers, below the group of this process; or why
-/// there can be none.
+/// there can be none. `instance` ends with a part of the journal's name: a new journal begins with job 1 again, while
+/// jobs of the one before may still run.
 pub fn job_cgroup_prefix(instance: &str) -> Result<PathBuf, String> {
     let own = delegated_parent()?;
     let name = format!("divvy-{instance}-");
+    let all = of_every_journal(&name);
     probe_below(&own, &format!("{name}try"))?;
     // Where it cannot be turned on, the start of each job finds no `pids.max` and limits the job's user.
     let _ = fs::write(own.join(CONTROLLERS), "+pids");
     // Groups of jobs that ended unseen; one that is in use cannot be removed.
     for left in fs::read_dir(&own).into_iter().flatten().flatten() {
-        if left.file_name().as_bytes().starts_with(name.as_bytes()) {
+        if left.file_name().as_bytes().starts_with(all.as_bytes()) {
             let _ = fs::remove_dir(left.path());
         }
     }
     Ok(own.join(name))
+}
+
+/// `divvy-0badcafe-` of `divvy-0badcafe-12345678-`.
+fn of_every_journal(prefix: &str) -> String {
+    let words: Vec<&str> = prefix.split_inclusive('-').take(2).collect();
+    words.concat()
+}
+
+/// The groups of this instance's jobs, of earlier journals too, and of earlier versions, whose names had no journal.
+pub fn job_groups(prefix: &Path) -> Vec<(JobId, Cgroup)> {
+    let (Some(own), Some(name)) = (prefix.parent(), prefix.file_name()) else {
+        return Vec::new();
+    };
+    let all = of_every_journal(&name.to_string_lossy());
+    let found = fs::read_dir(own).into_iter().flatten().flatten();
+    let of_job = |entry: fs::DirEntry| {
+        let name = entry.file_name();
+        let rest = name.to_str()?.strip_prefix(&all)?;
+        let job: u32 = rest.rsplit('-').next()?.parse().ok()?;
+        Some((JobId(job.into()), Cgroup::at(entry.path())))
+    };
+    found.filter_map(of_job).collect()
 }
 
 /// The group of this process, unless it is systemd's alone; or why there can be no groups below it.
@@ -443,6 +467,27 @@ mod tests {
         let missing = folder.path().join("missing");
         let refused = probe_below(&missing, "divvy-x-try").unwrap_err();
         assert!(refused.contains("cannot create a group"), "{refused}");
+    }
+
+    #[test]
+    fn groups_of_jobs_of_every_journal_are_found_and_those_of_others_are_not() {
+        let own = tempfile::tempdir().unwrap();
+        for name in [
+            "divvy-0badcafe-7",
+            "divvy-0badcafe-12345678-8",
+            "divvy-0badcafe-9abcdef0-9",
+            "divvy-0badcafe-9abcdef0-9-notice",
+            "divvy-0badcaff-10",
+            "init.scope",
+        ] {
+            fs::create_dir(own.path().join(name)).unwrap();
+        }
+        let prefix = own.path().join("divvy-0badcafe-12345678-");
+        let mut found = job_groups(&prefix);
+        found.sort_by_key(|(job, _)| *job);
+        let jobs: Vec<JobId> = found.iter().map(|(job, _)| *job).collect();
+        assert_eq!(jobs, [7, 8, 9].map(JobId));
+        assert_eq!(found[1].1, Cgroup::at(Cgroup::of(&prefix, JobId(8))));
     }
 
     #[test]

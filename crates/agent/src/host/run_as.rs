@@ -14,7 +14,7 @@ use rustix::thread::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::host::account::{self, groups};
+use crate::host::account::{self, AccountError, groups};
 
 /// The user of a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +25,10 @@ pub struct Identity {
     /// may take long, and the daemon's thread of work waits for nothing.
     #[serde(default)]
     pub groups: Option<Vec<u32>>,
+    /// The name that the uid had when the job was submitted; `None` where it does not count. The uid of a deleted
+    /// account may belong to another user by now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
 }
 
 impl Identity {
@@ -54,7 +58,7 @@ impl Identity {
 
     /// With its groups, if this process knows them from the last second: the supervisor then needs no look-up.
     pub fn with_recent_groups(self) -> Self {
-        let groups = account::recent_groups(self.uid, self.gid);
+        let groups = account::recent_groups(self.uid, self.gid, self.account.as_deref());
         Self { groups, ..self }
     }
 
@@ -69,11 +73,24 @@ impl Identity {
     /// Its groups, asked for if need be.
     ///
     /// # Errors
-    /// When the user database does not answer.
+    /// When the user database does not answer, or has another account for the uid.
     pub fn groups(&self) -> io::Result<Vec<u32>> {
+        self.known_groups().map_err(io::Error::other)
+    }
+
+    /// With its groups: the user database is not asked again.
+    ///
+    /// # Errors
+    /// As [`groups`](Self::groups).
+    pub fn with_known_groups(self) -> Result<Self, AccountError> {
+        let groups = Some(self.known_groups()?);
+        Ok(Self { groups, ..self })
+    }
+
+    fn known_groups(&self) -> Result<Vec<u32>, AccountError> {
         match &self.groups {
             Some(groups) => Ok(groups.clone()),
-            None => groups(self.uid, self.gid).map_err(io::Error::other),
+            None => groups(self.uid, self.gid, self.account.as_deref()),
         }
     }
 
@@ -150,6 +167,7 @@ mod tests {
             uid: 65_534,
             gid: 65_533,
             groups: Some(vec![65_533, 60_001]),
+            account: None,
         })
     }
 
@@ -199,6 +217,7 @@ mod tests {
             uid: u32::MAX,
             gid: 1,
             groups: Some(Vec::new()),
+            account: None,
         };
         assert!(nobody.run(|| ()).is_err());
     }

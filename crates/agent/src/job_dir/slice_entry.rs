@@ -168,6 +168,7 @@ mod tests {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
             groups: None,
+            account: None,
         }
     }
 

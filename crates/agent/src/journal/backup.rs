@@ -350,6 +350,11 @@ pub fn unusable(home: &Home, cause: &StoreError) -> Error {
         let back = back.unwrap_or_default();
         return error.hint(format!("start the newer version again{back}"));
     }
+    if let StoreError::Exposed { .. } = cause {
+        let hint = "restore a copy from before that, or check its jobs and run";
+        let path = path.display();
+        return error.hint(format!("{hint}: chown root: {path} && chmod 600 {path}"));
+    }
     error.hint(restore_command(home).unwrap_or_else(|| {
         format!(
             "it has no copy; run `mv {0} {0}.damaged`, and the daemon recovers running jobs from their records",

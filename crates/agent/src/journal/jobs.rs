@@ -68,12 +68,18 @@ impl Store {
         let entries = folders.iter().flat_map(std::fs::read_dir);
         let names = entries.flatten().flatten();
         let numbers = names.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        let Some(last) = numbers.max() else {
-            return Ok(());
-        };
+        match numbers.max() {
+            Some(last) => self.number_after_job(JobId(last.into())),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives no job this number or a lower one from now on.
+    pub fn number_after_job(&self, JobId(last): JobId) -> Result<(), StoreError> {
+        let last = i64::try_from(last).unwrap_or(i64::MAX);
         let raise = || -> rusqlite::Result<()> {
             let given = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'job'";
-            if self.db.query_row(given, [], |row| row.get::<_, i64>(0))? < i64::from(last) {
+            if self.db.query_row(given, [], |row| row.get::<_, i64>(0))? < last {
                 self.db
                     .execute("DELETE FROM sqlite_sequence WHERE name = 'job'", [])?;
                 self.db

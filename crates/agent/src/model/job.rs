@@ -126,6 +126,12 @@ impl Job {
         stopped.map_or(self.submitted_at, |stop| stop.at.max(self.submitted_at))
     }
 
+    /// The name of the account whose uid the job has.
+    pub fn account(&self) -> &str {
+        let recorded = self.spec.policy.account.as_ref();
+        recorded.unwrap_or(&self.spec.user)
+    }
+
     /// What users refer to this job and to no other by: its number, or `12_3` for a job of an array.
     pub fn reference(&self) -> String {
         match self.spec.policy.array {

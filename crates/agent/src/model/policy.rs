@@ -120,6 +120,9 @@ pub struct JobPolicy {
     /// The client with which it ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tie: Option<Tie>,
+    /// The account that submitted it, where the job shows another user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
     /// Its environment has its numbers by the names of Slurm.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub slurm_names: bool,
@@ -255,6 +258,7 @@ impl JobPolicy {
             .hint("use `divvy submit`, and `divvy logs -f` to follow its output"));
         }
         Ok(Self {
+            account: None,
             priority,
             preemptible: submit.preemptible,
             time_limit_s: submit.time_limit_s,

@@ -264,6 +264,7 @@ mod tests {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
             groups: None,
+            account: None,
         };
         let slice = home.slice("7");
         let entry = SliceEntry {

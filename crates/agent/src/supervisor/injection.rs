@@ -190,6 +190,7 @@ mod tests {
             uid: 60_105,
             gid: 60_105,
             groups: Some(Vec::new()),
+            account: None,
         };
         let told = |user| format!("{:?}", wrapper_mounts(&wrapper(), &env, user));
         assert!(

@@ -257,6 +257,7 @@ mod tests {
             uid: 65_534,
             gid: 65_533,
             groups: Some(Vec::new()),
+            account: None,
         };
         let dir = tempfile::tempdir().unwrap();
         let open_to_all = |path: &Path, mode| {

@@ -2,6 +2,7 @@
 
 #![warn(clippy::disallowed_methods)]
 
+mod accounts;
 mod actions;
 mod arrays;
 mod aside;
@@ -34,6 +35,7 @@ mod openapi;
 mod past;
 mod project_rules;
 mod projects;
+mod purge;
 mod resize;
 mod restart;
 mod service;

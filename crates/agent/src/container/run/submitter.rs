@@ -390,6 +390,7 @@ mod tests {
                 uid: 1001,
                 gid: 1002,
                 groups: None,
+                account: None,
             },
             folders: Vec::new(),
             staging: PathBuf::new(),

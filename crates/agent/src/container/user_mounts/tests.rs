@@ -59,6 +59,7 @@ impl Scene {
                 uid: UID,
                 gid: UID,
                 groups: Some(vec![UID]),
+                account: None,
             },
         })
     }

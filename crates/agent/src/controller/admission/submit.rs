@@ -320,6 +320,7 @@ fn validate(state: &State, io: &Io, mut submit: Submit, by: &Caller) -> Result<N
         &submit.after,
     )?;
     let user = on_behalf::user(submit.user, by)?;
+    terms.account = (user != by.account.name).then(|| by.account.name.clone());
     let named = submit.project.is_some();
     let key = state.queues.users.key(&user);
     submit.project = user_rules::project(&state.queues, io, submit.project, &key, &by.account)?;

@@ -99,5 +99,6 @@ fn identity(Credentials { uid, gid }: Credentials) -> Identity {
         uid,
         gid,
         groups: None,
+        account: None,
     }
 }

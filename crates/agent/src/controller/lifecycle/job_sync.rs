@@ -23,9 +23,10 @@ use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{confirm, container, finalize, orphans, start};
 use crate::controller::mig::claim;
-use crate::controller::runtime::{ActiveJob, Shortage, SupervisorStatus};
+use crate::controller::runtime::{ActiveJob, Placed, Shortage};
 use crate::controller::state::mig::MigManager;
 use crate::controller::state::{Jobs, State};
+use crate::host::account::AccountError;
 use crate::host::clock::{Instant, now};
 use crate::host::error::error_chain;
 use crate::host::process::Process;
@@ -33,8 +34,8 @@ use crate::job_dir::processes::survivors;
 use crate::job_dir::{ExitRecord, JobDir, RecordError, RunOutcome, StartRecord};
 use crate::journal::StoreError;
 use crate::model::job::Job;
-use crate::supervisor::forkserver;
 use crate::supervisor::handle::SupervisorHandle;
+use crate::supervisor::{ABSENT_USER, UNKNOWN_USER, forkserver};
 
 /// The time between two checks of a job with a watched supervisor.
 const ATTENDED: Duration = Duration::from_secs(2);
@@ -49,6 +50,10 @@ const SUPERVISOR_EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a supervisor of this daemon may end before it has started the program; then the job fails. A daemon that
 /// was killed before it started a supervisor does not count against the job.
 const FALSE_STARTS: u32 = 3;
+
+/// How often a start may find no account for the job's uid; then the job fails. With the rest between two attempts these
+/// are five minutes, longer than a restart of a directory service.
+const MOST_ABSENCES: u32 = 150;
 
 /// What a job's records show.
 enum RecordState {
@@ -289,11 +294,16 @@ fn never_started(
     id: JobId,
     lock: File,
 ) -> Result<(), StoreError> {
+    // The exit code of the supervisor may say why.
+    if !is_supervisor_exit_known(&mut state.jobs, &mut state.children, id) {
+        return Ok(());
+    }
     let Some(active) = state.jobs.active.get(&id) else {
         return Ok(());
     };
-    let attempts = active.placed().map(|placed| placed.attempts);
-    let false_starts = attempts.unwrap_or_default().false_starts;
+    let placed = active.placed();
+    let has_shortage = placed.is_some_and(|placed| placed.start.shortage.is_some());
+    let attempts = placed.map(|placed| placed.attempts).unwrap_or_default();
     let outcome = if matches!(active.job.state, JobState::Stopping { .. }) {
         Some(RunOutcome::Withdrawn {
             withdrawn: "its program had not started".into(),
@@ -303,7 +313,11 @@ fn never_started(
         Some(not_started(&format!(
             "its client did not start the program within {seconds} s"
         )))
-    } else if false_starts + 1 >= FALSE_STARTS {
+    } else if attempts.absences >= MOST_ABSENCES {
+        let (uid, was) = (active.job.spec.credentials.uid, active.job.account());
+        let was = was.to_owned();
+        Some(not_started(&AccountError::Absent { uid, was }.to_string()))
+    } else if attempts.false_starts + 1 >= FALSE_STARTS && !has_shortage {
         Some(not_started(&format!(
             "its supervisor ended {FALSE_STARTS} times before it started the program"
         )))
@@ -329,9 +343,10 @@ fn never_started(
     }
     let mut why = "its supervisor ended before it started the program".to_owned();
     if let Some(placed) = (state.jobs.active.get_mut(&id)).and_then(|one| one.placed_mut()) {
-        placed.attempts.false_starts += u32::from(placed.supervisor.pid.take().is_some());
-        if let Some(shortage) = placed.start.shortage.take() {
-            why = shortage.why;
+        let was_started = placed.supervisor.pid.take().is_some();
+        match placed.start.shortage.take() {
+            Some(shortage) => why = shortage.why,
+            None => placed.attempts.false_starts += u32::from(was_started),
         }
     }
     match stays {
@@ -415,10 +430,29 @@ pub(in crate::controller) fn reap_supervisors(
         return;
     }
     let placed = jobs.active.values_mut().filter_map(|one| one.placed_mut());
-    for SupervisorStatus { pid, end, .. } in placed.map(|placed| &mut placed.supervisor) {
-        if let Some(status) = pid.and_then(|pid| ended.get(&pid)) {
-            *end = Some(describe_exit(*status));
-        }
+    for Placed {
+        supervisor,
+        start,
+        attempts,
+        ..
+    } in placed
+    {
+        let Some(status) = supervisor.pid.and_then(|pid| ended.get(&pid)) else {
+            continue;
+        };
+        supervisor.end = Some(describe_exit(*status));
+        let why = match status.code().map(u8::try_from) {
+            Some(Ok(UNKNOWN_USER)) => "the user database does not answer",
+            Some(Ok(ABSENT_USER)) => {
+                attempts.absences += 1;
+                "the user database has no account for its user now"
+            }
+            _ => continue,
+        };
+        start.shortage = Some(Shortage {
+            why: format!("it could not be started: {why}"),
+            since: Instant::now(),
+        });
     }
 }
 

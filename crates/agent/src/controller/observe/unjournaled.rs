@@ -1,8 +1,11 @@
 //! Unknown jobs: live processes in a slice or under a record that neither the journal nor the record assigns to a job.
 //!
 //! Recovery ([`crate::journal::recover`]) takes over every job whose record is complete. What remains has a damaged
-//! record, or one that an earlier build wrote. The GPUs of an unknown job stay reserved until its last process has
-//! ended; its folder and its log stay.
+//! record, or one that an earlier build wrote; or its state was deleted, as by a purge of the package, and it runs on in
+//! its control group. The GPUs of an unknown job stay reserved until its last process has ended; its folder and its log
+//! stay.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use divvy_api::v1::{self};
 use divvy_core::gpu::GRANULE;
@@ -15,6 +18,8 @@ use crate::controller::lifecycle::{finalize, schedule};
 use crate::controller::state::unjournaled::UnjournaledJob;
 use crate::controller::state::{Jobs, State};
 use crate::gpu::slice::HeldSlice;
+use crate::host::cgroup::{self, Cgroup};
+use crate::host::process::proc_path;
 use crate::job_dir::processes::survivors;
 use crate::journal::StoreError;
 use crate::journal::recover::{last_run, numbers};
@@ -33,25 +38,47 @@ pub(in crate::controller) fn find_unknown(jobs: &mut Jobs, io: &Io) -> Result<()
         let active = jobs.active.get(id);
         active.is_some_and(|active| active.job.state != JobState::Queued)
     };
+    let mut groups = groups_of_jobs(io);
+    groups.retain(|id, _| !ended.contains(id));
+    candidates.extend(groups.keys());
     candidates.retain(|id| !known(id));
     for id in candidates {
-        if let Some(pids) = pids_of_unknown(io, id) {
-            let grants = Vec::new();
-            jobs.unjournaled.insert(id, UnjournaledJob { grants, pids });
+        let group = groups.remove(&id);
+        if let Some(pids) = pids_of_unknown(io, id, group.as_ref()) {
+            let unknown = UnjournaledJob {
+                grants: Vec::new(),
+                pids,
+                group,
+            };
+            jobs.unjournaled.insert(id, unknown);
         }
     }
-    Ok(())
+    // A new job of the same number would have to wait for the end of this one.
+    match jobs.unjournaled.keys().next_back() {
+        Some(last) => io.store.number_after_job(*last),
+        None => Ok(()),
+    }
+}
+
+/// The control groups with processes that are below this daemon's, or its fork server's.
+fn groups_of_jobs(io: &Io) -> BTreeMap<JobId, Cgroup> {
+    let prefix = io.config.confinement.cgroup_parent.as_ref();
+    let found = prefix.map_or_else(|_| Vec::new(), |prefix| cgroup::job_groups(prefix));
+    let living = found
+        .into_iter()
+        .filter(|(_, group)| !group.members().is_empty());
+    living.collect()
 }
 
 /// The pids of a job that the journal does not know to be running; `None` if none of its processes lives.
-fn pids_of_unknown(io: &Io, id: JobId) -> Option<Vec<u32>> {
+fn pids_of_unknown(io: &Io, id: JobId, group: Option<&Cgroup>) -> Option<Vec<u32>> {
     let name = id.to_string();
     let dir = last_run(&io.config.home.job(&name));
     let launch = dir.launch().ok().flatten();
     // The slice of a job that has just ended may be left, while its supervisor is about to exit.
     let is_over = matches!(dir.exit(), Ok(Some(_)));
     let is_attended = dir.has_record() && !is_over && matches!(dir.lock(), Ok(None));
-    let mut processes = Vec::new();
+    let mut processes = group.map_or_else(Vec::new, Cgroup::members);
     if let Some(launch) = launch {
         processes.extend(is_attended.then_some(launch.process));
         processes.extend(survivors(&dir, launch.process).unwrap_or_default());
@@ -92,6 +119,8 @@ pub(in crate::controller) fn reserve_for_unknown(
 fn grants_of_unknown(state: &State, io: &Io, id: JobId) -> Vec<Grant> {
     let folder = io.config.home.slice(&id.to_string());
     let limits = HeldSlice::open(&folder).map(|slice| slice.ledger().granted());
+    let pids = state.jobs.unjournaled.get(&id).map(|one| &one.pids);
+    let named: BTreeSet<String> = pids.into_iter().flatten().flat_map(gpus_of).collect();
     let snapshot = schedule::snapshot(state, io);
     let gpus = snapshot.gpus.iter().filter(|gpu| gpu.mig.is_none());
     let reserve = |gpu: &divvy_core::Gpu| {
@@ -101,6 +130,7 @@ fn grants_of_unknown(state: &State, io: &Io, id: JobId) -> Vec<Grant> {
                 let part = parts.find(|part| part.uuid == gpu.uuid.to_bytes())?;
                 Bytes::new(part.limit).round_up(GRANULE).min(gpu.usable())
             }
+            Err(_) if !named.is_empty() && !named.contains(gpu.uuid.as_str()) => return None,
             Err(_) => gpu.usable(),
         };
         let held = snapshot.held.iter().flat_map(|held| &held.grants);
@@ -127,6 +157,16 @@ fn grants_of_unknown(state: &State, io: &Io, id: JobId) -> Vec<Grant> {
     gpus.filter_map(reserve).collect()
 }
 
+/// The GPUs that a process was started with: without its slice nothing else tells.
+fn gpus_of(pid: &u32) -> Vec<String> {
+    let environment = std::fs::read(proc_path(*pid, "environ")).unwrap_or_default();
+    let mut variables = environment.split(|byte| *byte == 0);
+    let value = variables.find_map(|one| one.strip_prefix(b"NVIDIA_VISIBLE_DEVICES="));
+    let value = String::from_utf8_lossy(value.unwrap_or_default());
+    let uuids = value.split(',').filter(|one| one.starts_with("GPU-"));
+    uuids.map(str::to_owned).collect()
+}
+
 /// Forgets unknown jobs that have ended since the last check.
 pub(in crate::controller) fn check_unknown(
     state: &mut State,
@@ -135,7 +175,9 @@ pub(in crate::controller) fn check_unknown(
 ) -> Result<(), StoreError> {
     let ids: Vec<JobId> = state.jobs.unjournaled.keys().copied().collect();
     for id in ids {
-        if let Some(pids) = pids_of_unknown(io, id) {
+        let group = state.jobs.unjournaled.get(&id);
+        let group = group.and_then(|one| one.group.as_ref());
+        if let Some(pids) = pids_of_unknown(io, id, group) {
             if let Some(unknown) = state.jobs.unjournaled.get_mut(&id) {
                 unknown.pids = pids;
             }

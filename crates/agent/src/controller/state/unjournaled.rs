@@ -11,12 +11,15 @@ use divvy_core::JobId;
 use divvy_core::QueueName;
 
 use crate::controller::state::Jobs;
+use crate::host::cgroup::Cgroup;
 
 /// A running job that the journal lacks.
 pub struct UnjournaledJob {
     /// The GPUs that are reserved for it.
     pub grants: Vec<Grant>,
     pub pids: Vec<u32>,
+    /// Its control group, where that is not the one of its number in this journal.
+    pub group: Option<Cgroup>,
 }
 
 impl UnjournaledJob {
