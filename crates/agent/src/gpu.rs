@@ -271,6 +271,11 @@ impl Device {
         }
     }
 
+    /// The daemon took it out of service for a fault.
+    pub fn has_fault(&self) -> bool {
+        self.out.as_ref().is_some_and(OutOfService::is_fault)
+    }
+
     /// Gives it the mode in which the planner sees it: no job starts on a GPU that does not respond or is out of service.
     pub fn apply_mode(&mut self) {
         self.gpu.out_of_service = self.out.as_ref().map(OutOfService::describe);

@@ -269,7 +269,7 @@ fn run(
         return Err(SuperviseError::AlreadyStarted(name()));
     }
     let mut spec = spec.ok_or_else(|| SuperviseError::NoSpec(name()))?;
-    // A container that was started goes on, whoever has the uid now.
+    // A container that runs already goes on, also when the uid has another account now.
     if record.launch.is_none()
         && let Some(user) = spec.user.take()
     {

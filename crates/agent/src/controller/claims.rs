@@ -489,7 +489,8 @@ fn end_claim(
     event: Event,
     why: &str,
 ) -> Result<(), StoreError> {
-    finalize::save_allocation_stats(jobs, fx, io, id)?;
+    let last = finalize::last_snapshot(jobs, id);
+    finalize::save_allocation_stats(jobs, fx, io, id, last.as_ref())?;
     let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };

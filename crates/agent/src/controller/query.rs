@@ -449,8 +449,7 @@ pub fn metrics_page(state: &State, fx: &Effects, io: &Io) -> Page {
 
 fn gpu_facts(state: &State) -> GpuFacts {
     let devices = || state.gpus.devices.iter();
-    let is_fault = |device: &&Device| device.out.as_ref().is_some_and(|out| out.is_fault());
-    let faulty = devices().filter(|device| device.gpu.away || is_fault(device));
+    let faulty = devices().filter(|device| device.gpu.away || device.has_fault());
     let made = state.mig.instances().values();
     let made = made.filter_map(|instance| instance.info.as_ref());
     GpuFacts {

@@ -1,4 +1,4 @@
-//! Service: GPUs that get no jobs for a time, because an administrator drains them or because they have a fault.
+//! Drain and service of GPUs: those that get no jobs for a time, because an administrator drains them or for a fault.
 //!
 //! ```text
 //! divvy admin drain ──────────────┐                            ┌─► no job starts there; running jobs continue
@@ -154,22 +154,16 @@ fn checked(drain: &Drain) -> Result<(), Error> {
 
 /// The managed GPUs that these indices and UUIDs name; all of them for an empty list.
 fn chosen(gpus: &GpuState, named: &[String]) -> Result<Vec<GpuUuid>, Error> {
-    let managed = || gpus.devices.iter().filter(|device| device.is_managed);
     let uuid = |device: &Device| device.gpu.uuid.clone();
     if named.is_empty() {
-        return Ok(managed().map(uuid).collect());
+        let managed = gpus.devices.iter().filter(|device| device.is_managed);
+        return Ok(managed.map(uuid).collect());
     }
     let mut chosen = Vec::new();
     for name in named {
-        let is_it = |device: &&Device| {
-            device.gpu.uuid.as_str() == name || device.gpu.index.to_string() == *name
-        };
-        let Some(device) = managed().find(is_it) else {
-            let what = format!("there is no managed GPU {name} here");
-            return Err(Error::new(ErrorCode::NotFound, what).hint("list the GPUs: divvy gpus"));
-        };
-        if !chosen.contains(&device.gpu.uuid) {
-            chosen.push(uuid(device));
+        let gpu = uuid(gpus.managed(name)?);
+        if !chosen.contains(&gpu) {
+            chosen.push(gpu);
         }
     }
     Ok(chosen)

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use divvy_api::front_end::WorkerHold;
+use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::reconcile::{BootNanos, BypassKind, Watchlist};
 use divvy_core::{GpuUuid, JobId, Project, Wait};
 
@@ -112,6 +113,21 @@ pub struct GpuState {
 }
 
 impl GpuState {
+    /// The managed GPU with this index or UUID.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotFound`].
+    pub fn managed(&self, name: &str) -> Result<&Device, Error> {
+        let is_it = |device: &&Device| {
+            device.is_managed
+                && (device.gpu.uuid.as_str() == name || device.gpu.index.to_string() == name)
+        };
+        self.devices.iter().find(is_it).ok_or_else(|| {
+            let what = format!("there is no managed GPU {name} here");
+            Error::new(ErrorCode::NotFound, what).hint("list the GPUs: divvy gpus")
+        })
+    }
+
     pub fn device_mut(&mut self, gpu: &GpuUuid) -> Option<&mut Device> {
         self.devices
             .iter_mut()

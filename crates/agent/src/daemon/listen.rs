@@ -125,14 +125,14 @@ impl Listeners {
 /// Where the daemon listens on TCP.
 pub struct TcpPlace {
     address: SocketAddr,
-    /// `None`: the address could not be had at the start.
+    /// `None`: another program held the address at the start.
     listener: Option<StdTcpListener>,
     /// Why the daemon does not listen.
     error: Live<Option<String>>,
 }
 
 impl TcpPlace {
-    /// Returns the listener, once the address can be had.
+    /// Returns the listener, once the daemon gets the address.
     pub async fn listener(mut self) -> TcpListener {
         loop {
             let bound = match self.listener.take() {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use divvy_api::v1::Drain;
 use divvy_core::{GpuUuid, JobId};
 use divvy_testkit::Rng;
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use tokio::sync::oneshot;
 
 use super::accounts::{self, ME};
@@ -15,25 +15,26 @@ use crate::controller::mailbox::Message;
 use crate::gpu::probe::GpuProbed;
 use crate::host::clock::now;
 use crate::model::job::Job;
+use crate::model::out_of_service::OutOfService;
 
-/// GPUs that were out of service at the last look, since when, and the runs that held a part of them then.
+/// GPUs that were out of service at the last look, by which drain, and the runs that held a part of them then.
 #[derive(Default)]
 pub struct Services {
-    /// A GPU has been out of service in this run.
-    pub any: bool,
-    seen: BTreeMap<GpuUuid, (Timestamp, BTreeSet<(JobId, u32)>)>,
+    /// Drains so far. Each has a reason of its own: time may stand still between two.
+    drains: u64,
+    seen: BTreeMap<GpuUuid, (OutOfService, BTreeSet<(JobId, u32)>)>,
 }
 
 impl Run {
     pub fn drains(&mut self, gpu: usize, dice: &mut Rng) {
-        self.services.any = true;
+        self.services.drains += 1;
         let all = dice.once_in(4);
         let until = dice
             .once_in(2)
             .then(|| now() + SignedDuration::from_secs(5));
         let drain = Drain {
             gpus: (!all).then(|| uuid(gpu).to_string()).into_iter().collect(),
-            reason: "an update".to_owned(),
+            reason: format!("update {}", self.services.drains),
             until,
         };
         let by = Box::new(accounts::caller(ME));
@@ -72,7 +73,7 @@ impl Run {
         &mut self,
         living: &BTreeMap<JobId, Job>,
     ) -> Result<(), String> {
-        let Some(daemon) = self.daemon.as_ref().filter(|_| self.services.any) else {
+        let Some(daemon) = self.daemon.as_ref().filter(|_| self.services.drains > 0) else {
             return Ok(());
         };
         let known = daemon.cycle.journal().known_gpus();
@@ -84,8 +85,8 @@ impl Run {
                 grants.any(|grant| grant.gpu == gpu.uuid)
             });
             let holders: BTreeSet<_> = holders.map(|job| (job.id, job.attempt)).collect();
-            if let Some((since, before)) = self.services.seen.get(&gpu.uuid)
-                && *since == out.since
+            if let Some((then, before)) = self.services.seen.get(&gpu.uuid)
+                && *then == out
                 && let Some((job, _)) = holders.difference(before).next()
             {
                 return Err(format!(
@@ -94,7 +95,7 @@ impl Run {
                     out.describe()
                 ));
             }
-            seen.insert(gpu.uuid, (out.since, holders));
+            seen.insert(gpu.uuid, (out, holders));
         }
         self.services.seen = seen;
         Ok(())

@@ -199,68 +199,56 @@ pub fn of(seed: u64, count: usize) -> Vec<Step> {
     steps
 }
 
-/// Puts GPUs out of service in the place of other steps, in a quarter of the runs, as [`arrays`] does.
+/// Puts GPUs out of service in the place of other steps, in a quarter of the runs.
 fn services(seed: u64, steps: &mut [Step]) {
     let mut dice = Rng::new(seed.rotate_left(24) ^ 0x5e_41ce);
-    if !dice.once_in(4) {
-        return;
-    }
-    for step in steps.iter_mut().skip(DIVIDES.len()) {
-        if dice.once_in(12) {
-            let whats = [What::Drain, What::Undrain, What::Undrain, What::Probe];
-            step.what = dice.one(&whats).unwrap_or(What::Drain);
-        }
+    if dice.once_in(4) {
+        let whats = [What::Drain, What::Undrain, What::Undrain, What::Probe];
+        replace(dice, steps, 12, &whats);
     }
 }
 
-/// Puts other orders of the GPUs, and what comes with them, in the place of other steps, in a third of the runs, as
-/// [`arrays`] does.
+/// Puts other orders of the GPUs, and what comes with them, in the place of other steps, in a third of the runs.
 fn orders(seed: u64, steps: &mut [Step]) {
     let mut dice = Rng::new(seed.rotate_left(16) ^ 0x09_de45);
-    if !dice.once_in(3) {
-        return;
-    }
-    for step in steps.iter_mut().skip(DIVIDES.len()) {
-        if dice.once_in(6) {
-            let whats = [
-                What::GpuOrder,
-                What::SubmitOn,
-                What::SubmitOn,
-                What::GpuAbsent,
-                What::GpuWell,
-                What::Stop,
-                What::Round,
-            ];
-            step.what = dice.one(&whats).unwrap_or(What::GpuOrder);
-        }
+    if dice.once_in(3) {
+        let whats = [
+            What::GpuOrder,
+            What::SubmitOn,
+            What::SubmitOn,
+            What::GpuAbsent,
+            What::GpuWell,
+            What::Stop,
+            What::Round,
+        ];
+        replace(dice, steps, 6, &whats);
     }
 }
 
-/// Puts slices in the place of other steps, in a third of the runs, as [`arrays`] does.
+/// Puts slices in the place of other steps, in a third of the runs.
 fn slices(seed: u64, steps: &mut [Step]) {
     let mut dice = Rng::new(seed.rotate_left(32) ^ 0x51_1ce5);
-    if !dice.once_in(3) {
-        return;
-    }
-    for step in steps.iter_mut().skip(DIVIDES.len()) {
-        if dice.once_in(10) {
-            let whats = [What::Slice, What::Slice, What::SliceEnds];
-            step.what = dice.one(&whats).unwrap_or(What::Slice);
-        }
+    if dice.once_in(3) {
+        let whats = [What::Slice, What::Slice, What::SliceEnds];
+        replace(dice, steps, 10, &whats);
     }
 }
 
-/// Puts arrays in the place of other steps, in half of the runs, so that what a seed has in the others stays what it
-/// was.
+/// Puts arrays in the place of other steps, in half of the runs.
 fn arrays(seed: u64, steps: &mut [Step]) {
     let mut dice = Rng::new(!seed);
-    if dice.once_in(2) {
-        return;
+    if !dice.once_in(2) {
+        let whats = [What::SubmitArray, What::SubmitArray, What::ActOnArray];
+        replace(dice, steps, 12, &whats);
     }
+}
+
+/// Puts these in the place of one step of so many. The dice are the caller's own, so that what a seed has in other runs
+/// stays what it was.
+fn replace(mut dice: Rng, steps: &mut [Step], one_of: u64, whats: &[What]) {
     for step in steps.iter_mut().skip(DIVIDES.len()) {
-        if dice.once_in(12) {
-            let whats = [What::SubmitArray, What::SubmitArray, What::ActOnArray];
-            step.what = dice.one(&whats).unwrap_or(What::SubmitArray);
+        if dice.once_in(one_of) {
+            step.what = dice.one(whats).unwrap_or(step.what);
         }
     }
 }

@@ -215,25 +215,23 @@ fn a_job_waits_in_its_queue_while_its_account_cannot_be_looked_up() {
         || called.elapsed() > Duration::from_millis(1100),
     );
     as_user(&machine.home, 0, async |client| {
+        let is_told = async |why: &str| {
+            until_async("it is back in its queue", async || {
+                let events = client.events(0).await.unwrap();
+                let told = events.iter().any(|event| event.text == why);
+                told.then_some(())
+            })
+            .await;
+        };
         client.act(&id, Act::Unhold).await.unwrap();
         let why = "it could not be started: the user database does not answer";
-        until_async("it is back in its queue", async || {
-            let events = client.events(0).await.unwrap();
-            let told = events.iter().any(|event| event.text == why);
-            told.then_some(())
-        })
-        .await;
+        is_told(why).await;
         assert_ne!(client.job(&id).await.unwrap().state, JobState::Ended);
         // Another service answers, and does not know the user either.
         let without = "root:x:0:0:root:/root:/bin/sh\n";
         fs::write(machine.passwd(), without).unwrap();
         let why = "it could not be started: the user database has no account for its user now";
-        until_async("it is back in its queue", async || {
-            let events = client.events(0).await.unwrap();
-            let told = events.iter().any(|event| event.text == why);
-            told.then_some(())
-        })
-        .await;
+        is_told(why).await;
         assert_ne!(client.job(&id).await.unwrap().state, JobState::Ended);
         fs::rename(&aside, machine.passwd()).unwrap();
         let job = ended(&client, &id).await;

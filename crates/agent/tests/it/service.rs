@@ -37,7 +37,10 @@ async fn a_drained_gpu_keeps_its_job_and_gets_no_other_over_a_restart() {
     let client = home.connect();
     let runs = client.submit(&whole()).await.unwrap();
     let runs = in_state(&client, &runs.id, JobState::Running).await;
-    let out = client.drain(&drain(&["0"], "driver update")).await.unwrap();
+    let out = client
+        .drain(&drain(&["0", "0"], "driver update"))
+        .await
+        .unwrap();
     let [out] = &out[..] else {
         panic!("one GPU was drained: {out:?}")
     };

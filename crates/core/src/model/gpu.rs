@@ -19,7 +19,7 @@ pub struct Gpu {
     /// It is unmanaged only because it does not respond.
     #[serde(default)]
     pub away: bool,
-    /// It is unmanaged only because it is out of service: since when, by whom and why, in words for a reason.
+    /// Set while the GPU is unmanaged only because it is out of service: time, user and reason, as words for a wait reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out_of_service: Option<String>,
     /// NVML's total.

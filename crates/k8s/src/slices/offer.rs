@@ -112,8 +112,7 @@ fn gpu(listed: &v1::Gpu) -> Gpu {
 
 fn offer(listed: &v1::Gpu) -> Result<Offer, Withheld> {
     let carving = listed.mig.as_ref().map(carving).transpose()?;
-    // One that does not answer or is out of service is given out no more, and shown so; what it was stays published, and
-    // is marked.
+    // The driver still publishes a GPU that does not respond or is out of service, as what it was, with a taint.
     let mode = match (&listed.lost, &listed.out_of_service) {
         (Some(lost), _) => lost.mode.as_str(),
         (None, Some(out)) => out.mode.as_str(),

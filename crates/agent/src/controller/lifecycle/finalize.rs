@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use divvy_core::job::{ProgramExit, StopReason};
 use divvy_core::{JobId, JobState};
+use divvy_ledger::Snapshot;
 
 use super::container::CONTAINER_GC_DELAY;
 use super::hold::TASK;
@@ -42,14 +43,13 @@ pub(in crate::controller) fn finalize(
     if orphans::has_orphans(&mut state.jobs, &state.gpus, fx, io, id)? {
         return Ok(());
     }
-    let active = state.jobs.active.get(&id);
-    let last = active.and_then(|active| active.slice()?.read().ok());
+    let last = last_snapshot(&state.jobs, id);
     // Before the room is given to a job that would fail as well.
-    if let Some(last) = last {
+    if let Some(last) = &last {
         let State { jobs, gpus, .. } = state;
         faults::watch_job(jobs, gpus, fx, io, id, |gpu| last.contexts(gpu));
     }
-    save_allocation_stats(&mut state.jobs, fx, io, id)?;
+    save_allocation_stats(&mut state.jobs, fx, io, id, last.as_ref())?;
     let Some(active) = state.jobs.active.get_mut(&id) else {
         return Ok(());
     };
@@ -168,12 +168,18 @@ fn retry_pause(failures: u32) -> Duration {
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
+/// The ledger of a job's slice; `None` without a slice that can be read.
+pub(in crate::controller) fn last_snapshot(jobs: &Jobs, id: JobId) -> Option<Snapshot> {
+    jobs.active.get(&id)?.slice()?.read().ok()
+}
+
 /// Stores the slice's peaks and denials in the journal, before [`release`] removes the slice.
 pub(in crate::controller) fn save_allocation_stats(
     jobs: &mut Jobs,
     fx: &mut Effects,
     io: &Io,
     id: JobId,
+    last: Option<&Snapshot>,
 ) -> Result<(), StoreError> {
     let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
@@ -184,11 +190,11 @@ pub(in crate::controller) fn save_allocation_stats(
         return Ok(());
     };
     if let Some(slice) = &placed.slice
-        && let Ok(snapshot) = slice.read()
+        && let Some(snapshot) = last
     {
         alarms = snapshot.alarms();
         for (gpu, holding) in job.allocations.iter_mut().enumerate() {
-            holding.stats = slice::allocation_stats(&snapshot, gpu);
+            holding.stats = slice::allocation_stats(snapshot, gpu);
         }
         if let Ok((denials, _)) = slice.denials() {
             let records = oom::to_api(&denials, &job.allocations);

@@ -76,16 +76,7 @@ fn would_change(
     gpu: &str,
     change: &GpuChange,
 ) -> Result<(GpuUuid, GpuChanged), Error> {
-    let found =
-        |device: &&Device| device.gpu.uuid.as_str() == gpu || device.gpu.index.to_string() == gpu;
-    let device = state.gpus.devices.iter().find(found);
-    let device = device.filter(|device| device.is_managed).ok_or_else(|| {
-        Error::new(
-            ErrorCode::NotFound,
-            format!("there is no managed GPU {gpu} here"),
-        )
-        .hint("list the GPUs: divvy gpus")
-    })?;
+    let device = state.gpus.managed(gpu)?;
     let to: Mode = change.mode.into();
     let index = device.gpu.index;
     let of_gpu = state.mig.gpus.get(&device.gpu.uuid);
@@ -206,7 +197,7 @@ fn switch(
     to: Mode,
     request: Option<(Reply<GpuChanged>, GpuChanged)>,
 ) -> Result<(), StoreError> {
-    let Some(device) = gpus.devices.iter_mut().find(|one| one.gpu.uuid == *uuid) else {
+    let Some(device) = gpus.device_mut(uuid) else {
         return Ok(());
     };
     let turn = turn(to, device.mode.mig);
@@ -249,7 +240,7 @@ pub(super) fn mode_set(
     reach("mig.mode.done");
     fx.failpoints.push("mig.mode.kept");
     let switch = mig.gpu(uuid).switch.take();
-    let Some(device) = gpus.devices.iter_mut().find(|one| one.gpu.uuid == *uuid) else {
+    let Some(device) = gpus.device_mut(uuid) else {
         return Ok(());
     };
     let index = device.gpu.index;
@@ -321,7 +312,7 @@ pub(in crate::controller) fn assign(
     io: &Io,
     uuid: &GpuUuid,
 ) -> Result<(), StoreError> {
-    let Some(device) = gpus.devices.iter_mut().find(|one| one.gpu.uuid == *uuid) else {
+    let Some(device) = gpus.device_mut(uuid) else {
         return Ok(());
     };
     let mode = match device.is_managed && !device.mode.is_switching {
@@ -401,7 +392,7 @@ fn drop_pending_mode(
     wanted: RequestedMode,
 ) -> Result<(), StoreError> {
     let wanted = Some(wanted.confirmed());
-    if let Some(device) = gpus.devices.iter_mut().find(|one| one.gpu.uuid == *uuid) {
+    if let Some(device) = gpus.device_mut(uuid) {
         device.mode.requested = wanted;
     }
     io.store.set_mode(uuid, wanted)

@@ -251,10 +251,9 @@ fn fault_found(
 pub(in crate::controller) fn start_probes(gpus: &mut GpuState, io: &Io) {
     let GpuState { devices, watch, .. } = gpus;
     for device in devices.iter() {
-        let is_fault = device.out.as_ref().is_some_and(|out| out.is_fault());
         // A GPU in MIG mode gives no context of its own, and one that does not respond gives none.
         let can_be_probed = !device.gpu.away && device.mode.assigned != Mode::Mig;
-        if !is_fault || !can_be_probed {
+        if !device.has_fault() || !can_be_probed {
             continue;
         }
         let watch = watch.entry(device.gpu.uuid.clone()).or_default();
@@ -282,16 +281,13 @@ pub(in crate::controller) fn probed(
     probed: GpuProbed,
 ) -> Result<(), StoreError> {
     let GpuProbed { gpu, outcome } = probed;
-    let is_fault = gpus.device_mut(&gpu).is_some_and(|device| {
-        let out = device.out.as_ref();
-        out.is_some_and(OutOfService::is_fault)
-    });
+    let has_fault = gpus.device_mut(&gpu).is_some_and(|one| one.has_fault());
     let Some(watch) = gpus.watch.get_mut(&gpu) else {
         return Ok(());
     };
     let was = std::mem::take(&mut watch.probe);
     // Else an administrator has decided meanwhile.
-    if !is_fault {
+    if !has_fault {
         return Ok(());
     }
     let failing = watch.describe();
@@ -333,8 +329,7 @@ pub(super) fn accept(gpus: &mut GpuState, io: &Io, gpu: &GpuUuid) -> Result<(), 
     let Some(device) = gpus.device_mut(gpu) else {
         return Ok(());
     };
-    let is_fault = device.out.as_ref().is_some_and(OutOfService::is_fault);
-    if let Some(fault) = fault.filter(|_| is_fault) {
+    if let Some(fault) = fault.filter(|_| device.has_fault()) {
         io.store.accept_fault(gpu, &fault)?;
         device.accepted_fault = Some(fault);
     }

@@ -101,7 +101,7 @@ impl Locked<'_> {
         health.xid_count.store(count + 1, SeqCst);
     }
 
-    /// The first kept Xid event after so many: how many have been told with it, and which it is.
+    /// The first kept Xid event after `told` events: its number, counted from 1, and its Xid.
     pub fn xid_after(&self, gpu: usize, told: u64) -> Option<(u64, u64)> {
         let health = &self.gpus()[gpu].health;
         let count = health.xid_count();

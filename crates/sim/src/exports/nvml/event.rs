@@ -24,7 +24,7 @@ struct EventSet {
     watched: Vec<Watched>,
 }
 
-/// Events of a GPU, and how many were told. They are counted, and told one by one.
+/// What a set watches of a GPU, and how many events the set has reported, one for each call.
 enum Watched {
     Xid(usize, u64),
     Division(usize, u64),
