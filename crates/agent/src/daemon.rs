@@ -177,8 +177,6 @@ fn serve(
         false => known.check(&options.gpus),
     }
     .map_err(|error| Error::new(ErrorCode::Usage, error.to_string()).hint(error.hint()))?;
-    // What never fitted is a mistake on the command line, and no matter of this boot.
-    let is_strict = options.strict_start || known.is_first_start;
     let devices = devices(&node, &store, &known)?;
     let count = reload::served(&devices);
     let settings = Settings::of(options, count)?;
@@ -194,7 +192,7 @@ fn serve(
     before.retain(|gpu| !options.strict_start || returns(gpu));
     let queues = &settings.schedule.queues;
     let misfits = reload::misfits(&configured, queues, &[&ever, &before]);
-    if let Some((_, error)) = misfits.first().filter(|_| is_strict) {
+    if let Some((_, error)) = misfits.first().filter(|_| options.strict_start) {
         return Err(error.clone());
     }
     let mut start = match known.save(&store, &devices) {

@@ -40,10 +40,6 @@ pub struct KnownGpus {
     gpus: Vec<KnownGpu>,
     /// The settings that a later start compares with its own.
     settings: [(&'static str, String); 2],
-    /// No daemon has served GPUs from this journal.
-    pub is_first_start: bool,
-    /// The last start had another `--gpus`.
-    is_new_list: bool,
     /// No GPU responds: which of them are here is not known, and the journal keeps what it says.
     is_blind: bool,
     pub start: StartDifferences,
@@ -107,8 +103,6 @@ impl KnownGpus {
         let wants_mig = |gpu: &GpuUuid| modes.get(gpu).is_some_and(|to| to.mode == Mode::Mig);
         Ok(Self {
             settings,
-            is_first_start: last.gpus.is_empty(),
-            is_new_list: !last.has_selection,
             ..compare(&last, observation, selection, wants_mig)
         })
     }
@@ -140,7 +134,6 @@ impl KnownGpus {
         let is_any = last.is_same_machine && !before.is_empty();
         Ok(is_any.then(|| Self {
             gpus: last.gpus,
-            is_new_list: !last.has_selection,
             is_blind: true,
             start: StartDifferences {
                 before,
@@ -174,14 +167,12 @@ impl KnownGpus {
         device.apply_mode();
     }
 
-    /// Refuses a list that never was right: without any GPU to serve, now or later, or new and with a GPU that neither is
-    /// here nor was. A list of the last start stays, whatever is missing now.
+    /// Refuses a list without any GPU to serve, now or later: it is no matter of this boot.
     ///
     /// # Errors
     /// The list's own.
     pub fn check(&self, selection: &GpuSelection) -> Result<(), SelectionError> {
-        let serves_any = self.gpus.iter().any(|known| known.is_served);
-        match serves_any && !self.is_new_list {
+        match self.gpus.iter().any(|known| known.is_served) {
             true => Ok(()),
             false => selection.check(self.gpus.iter().map(|known| (known.number, &known.uuid))),
         }

@@ -57,7 +57,26 @@ pub fn start(home: &Home) -> Result<(), Error> {
         }
         std::thread::sleep(LOOK);
     }
+    for warning in said_since(&mut log, before).lines().filter_map(warning) {
+        // A closed stderr does not stop the verb.
+        let _ = writeln!(io::stderr(), "warning: {warning}");
+    }
     Ok(())
+}
+
+/// What a line of the log warns of.
+fn warning(line: &str) -> Option<&str> {
+    let (time, rest) = line.split_once(' ')?;
+    let is_time = time.parse::<jiff::Timestamp>().is_ok();
+    rest.trim_start().strip_prefix("WARN ").filter(|_| is_time)
+}
+
+fn said_since(log: &mut File, before: u64) -> String {
+    let mut said = Vec::new();
+    let _ = log
+        .seek(SeekFrom::Start(before))
+        .and_then(|_| log.read_to_end(&mut said));
+    String::from_utf8_lossy(&said).into_owned()
 }
 
 /// The daemon's own command line, less what made it come here.
@@ -80,10 +99,7 @@ fn answers(home: &Home, pid: u32) -> bool {
 
 /// What it said before it ended goes to our stderr, which is where it would have said it; its exit code tells the rest.
 fn ended(log: &mut File, before: u64, status: ExitStatus) -> Error {
-    let mut said = String::new();
-    let _ = log
-        .seek(SeekFrom::Start(before))
-        .and_then(|_| log.read_to_string(&mut said));
+    let said = said_since(log, before);
     let code = match status.code() {
         Some(2) => ErrorCode::Usage,
         Some(5) => ErrorCode::NeverFits,
