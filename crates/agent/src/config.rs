@@ -18,6 +18,7 @@ use divvy_core::reconcile::BypassPolicy;
 use divvy_core::{Amount, Order, Preemption, QueueName, QueueSpec};
 
 use crate::auth::Rules;
+use crate::host::limiter_copies::{self, CopyError};
 use crate::host::live::Live;
 use crate::job_dir::container_spec::OnUnlimited;
 use crate::job_dir::injection::{InjectionPolicy, Wrapper};
@@ -265,6 +266,25 @@ impl Programs {
         std::iter::once(&self.preload)
             .chain(wrappers)
             .map(PathBuf::as_path)
+    }
+
+    /// The same with the copies of the limiter in this folder, which are made if need be.
+    ///
+    /// # Errors
+    /// When there is no copy.
+    pub fn copied(&self, copies: &Path) -> Result<Self, CopyError> {
+        let files: Vec<&Path> = self.limiters().collect();
+        let folder = limiter_copies::keep(copies, &files)?;
+        let copy = |file: &Path| limiter_copies::copy_of(&folder, file);
+        Ok(Self {
+            divvy: self.divvy.clone(),
+            preload: copy(&self.preload),
+            wrappers: self.wrappers.clone().map(|files| Wrappers {
+                cuda: copy(&files.cuda),
+                nvml: copy(&files.nvml),
+            }),
+            injection_preference: self.injection_preference,
+        })
     }
 
     /// Returns the injection for the limiter of a job.

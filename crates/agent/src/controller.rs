@@ -52,8 +52,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use admission::user_rules::MOST_LABELS;
-use divvy_core::JobId;
 use divvy_core::reconcile::Watchlist;
+use divvy_core::{JobId, JobState};
 use lifecycle::job_sync;
 use runtime::ActiveJob;
 use startup::ResumeSummary;
@@ -310,6 +310,15 @@ impl Controller {
     /// A job that a build with another record format started, and that still runs.
     pub fn job_of_earlier_build(&self) -> Option<JobId> {
         startup::job_of_earlier_build(&self.state.jobs, &self.io)
+    }
+
+    /// The jobs that have processes, or may have some.
+    pub fn living(&self) -> BTreeSet<JobId> {
+        let jobs = &self.state.jobs;
+        let active = jobs.active.iter();
+        let started = active.filter(|(_, active)| active.job.state != JobState::Queued);
+        let started = started.map(|(id, _)| *id);
+        started.chain(jobs.unjournaled.keys().copied()).collect()
     }
 
     /// Reserves disk space for the journal.

@@ -49,13 +49,15 @@ use crate::gpu::{Device, ObservedGpu};
 use crate::history::History;
 use crate::host::cgroup;
 use crate::host::error::{error_chain, internal};
+use crate::host::limiter_copies;
 use crate::host::live::Live;
 use crate::host::log_trim;
 use crate::host::node_pods::NodePods;
 use crate::host::rlimits;
 use crate::http::socket::Socket;
 use crate::http::{self, Api, Budget};
-use crate::job_dir::container_spec;
+use crate::job_dir::processes::has_processes;
+use crate::job_dir::{JobDir, container_spec};
 use crate::journal::backup::{self, Backups};
 use crate::journal::recover;
 use crate::journal::retention::Pruner;
@@ -160,7 +162,7 @@ fn serve(
     let last = KnownGpus::of_last_start(&store, &options.gpus, sim.as_deref())
         .map_err(|error| from_store(&error))?;
     let last = last.filter(|_| !options.strict_start);
-    let node = NodeInventory::open(simulated, in_use, last.is_some())?;
+    let node = NodeInventory::open(simulated, Some(&home.limiters()), in_use, last.is_some())?;
     if options.listen.system && node.simulated.is_some() {
         simulated_gpus::share(&home)
             .map_err(|error| internal("cannot share the simulated GPUs", &error))?;
@@ -289,6 +291,7 @@ fn serve(
         prune_requests(&mailbox),
     );
     let home = Arc::new(config.home.clone());
+    let preload = config.programs.preload.clone();
     let history = History::start(&home.history())
         .map_err(|error| internal("cannot start a thread", &error))?;
     let history = Arc::new(history);
@@ -333,6 +336,7 @@ fn serve(
         resumed => resumed.map_err(|error| from_store(&error))?,
     };
     sweep_containers(&controller, &home)?;
+    remove_old_limiters(&controller, &home, &preload);
     tracing::info!(
         gpus = count,
         queued = resumed.queued,
@@ -407,6 +411,26 @@ fn serve(
             tracing::warn!(why, "the daemon starts anew for the driver");
             Err(simulated_gpus::exec(|_| ()))
         }
+    }
+}
+
+/// Removes copies of the limiter that neither a job of an earlier daemon nor a run without a daemon may load. `preload`:
+/// the file that jobs load now.
+fn remove_old_limiters(controller: &Controller, home: &Home, preload: &Path) {
+    let current = preload.parent();
+    let is_copy = current.and_then(Path::parent) == Some(&home.limiters());
+    // The journal knows no run without a daemon.
+    let runs = std::fs::read_dir(home.solo())
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut runs = runs.map(|run| JobDir::new(run.path()));
+    let any_run = runs.any(|run| run.path().is_dir() && has_processes(&run));
+    let Some(current) = current.filter(|_| is_copy && !any_run) else {
+        return;
+    };
+    if let Err(error) = limiter_copies::remove_unused(current, &controller.living()) {
+        tracing::warn!(%error, "cannot remove old copies of the limiter");
     }
 }
 

@@ -12,6 +12,7 @@ pub mod device_nodes;
 pub mod disk;
 pub mod error;
 pub mod failpoint;
+pub mod limiter_copies;
 pub mod live;
 pub mod lock_file;
 pub mod log_times;

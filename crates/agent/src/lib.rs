@@ -124,5 +124,5 @@ fn observed_node(sim: Option<&str>) -> Result<daemon::bootstrap::NodeInventory, 
         config::simulated_gpus::ensure_environment(simulated)?;
     }
     // Jobs may hold simulated GPUs.
-    daemon::bootstrap::NodeInventory::open(simulated, true, false)
+    daemon::bootstrap::NodeInventory::open(simulated, None, true, false)
 }

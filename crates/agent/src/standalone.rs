@@ -41,7 +41,7 @@ use crate::host::error::error_chain;
 use crate::host::error::internal;
 use crate::host::lock_file;
 use crate::host::process::Process;
-use crate::job_dir::processes::survivors;
+use crate::job_dir::processes::has_processes;
 use crate::job_dir::{JobDir, LaunchSpec};
 use crate::journal::Store;
 use crate::model::oom;
@@ -76,7 +76,7 @@ pub fn run_standalone(args: StandaloneOptions) -> Result<u8, Error> {
     let _shared = lock_out_daemon(&home)?;
     let planning = planning_lock(&home)?;
     let runs = living_runs(&home);
-    let node = NodeInventory::open(simulated, !runs.is_empty(), false)?;
+    let node = NodeInventory::open(simulated, Some(&home.limiters()), !runs.is_empty(), false)?;
     let run = prepare(args, &home, &node, &runs)?;
     drop(planning);
 
@@ -415,7 +415,7 @@ fn living_runs(home: &Home) -> Vec<LiveRun> {
         let grants: Vec<Grant> = grants
             .and_then(|text| serde_json::from_slice(&text).ok())
             .unwrap_or_default();
-        let lives = joined || has_supervisor(&dir) || has_survivors(&dir);
+        let lives = joined || has_processes(&dir);
         if lives && !grants.is_empty() {
             let roots = [dir.launch(), dir.started()].into_iter().flatten();
             let roots = roots.flatten().map(|begun| begun.process).collect();
@@ -433,15 +433,6 @@ fn living_runs(home: &Home) -> Vec<LiveRun> {
         }
     }
     runs
-}
-
-fn has_supervisor(dir: &JobDir) -> bool {
-    !matches!(dir.lock(), Ok(Some(_)))
-}
-
-fn has_survivors(dir: &JobDir) -> bool {
-    let launch = dir.launch().ok().flatten();
-    launch.is_some_and(|launch| survivors(dir, launch.process).is_ok_and(|left| !left.is_empty()))
 }
 
 fn lock_out_daemon(home: &Home) -> Result<File, Error> {

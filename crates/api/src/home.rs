@@ -293,6 +293,11 @@ impl Home {
         self.state.join("mig")
     }
 
+    /// The limiter's libraries as jobs load them: `NUMBER/FILE`, a number for each content.
+    pub fn limiters(&self) -> PathBuf {
+        self.state.join("limiters")
+    }
+
     /// Folder of `run --no-daemon`. Not in the runtime folder, which a logout removes while runs go on.
     pub fn solo(&self) -> PathBuf {
         self.state.join("solo")

@@ -20,6 +20,7 @@ use crate::gpu::{
 };
 use crate::host::error::error_chain;
 use crate::host::error::internal;
+use crate::host::limiter_copies;
 use crate::host::process::evidence::{KnownFile, KnownFiles};
 use crate::journal::Store;
 
@@ -50,18 +51,26 @@ pub struct NodeInventory {
     pub driver_version: String,
     /// Why no GPU responds; `None` where one does.
     pub blind: Option<String>,
+    /// Files of the limiter that processes may have mapped: the installed ones and all copies.
+    limiters: Vec<PathBuf>,
 }
 
 /// The version of a driver that does not answer.
 const NO_VERSION: &str = "unknown";
 
 impl NodeInventory {
-    /// Finds our libraries, prepares the simulated GPUs if they are wanted, and observes the GPUs. `in_use`: jobs hold
-    /// simulated GPUs, which must not change under them. `waits`: a machine without a GPU that responds is no error.
+    /// Finds our libraries, prepares the simulated GPUs if they are wanted, and observes the GPUs. `copies`: the folder for
+    /// the copies of the limiter that jobs load; without it nothing is copied. `in_use`: jobs hold simulated GPUs, which
+    /// must not change under them. `waits`: a machine without a GPU that responds is no error.
     ///
     /// # Errors
     /// When a library is missing, or there is no GPU.
-    pub fn open(simulated: Option<Simulated>, in_use: bool, waits: bool) -> Result<Self, Error> {
+    pub fn open(
+        simulated: Option<Simulated>,
+        copies: Option<&Path>,
+        in_use: bool,
+        waits: bool,
+    ) -> Result<Self, Error> {
         let divvy = std::env::current_exe()
             .map_err(|error| internal("cannot find the file of this program", &error))?;
         let form =
@@ -72,7 +81,35 @@ impl NodeInventory {
             loadable(path, variable)
                 .map_err(|error| Error::new(ErrorCode::Internal, error_chain(&error)).hint(hint))
         };
-        reachable(&preload, "LD_PRELOAD", PLAIN_LIBRARIES)?;
+        let installed = Programs {
+            wrappers: wrappers(&divvy),
+            injection_preference: form,
+            divvy: divvy.clone(),
+            preload,
+        };
+        let mut limiters: Vec<PathBuf> = installed.limiters().map(Path::to_owned).collect();
+        let copied = copies.map(|copies| {
+            loadable(copies, "LD_PRELOAD").map_err(|error| error_chain(&error))?;
+            installed
+                .copied(copies)
+                .map_err(|error| error_chain(&error))
+        });
+        let programs = match copied {
+            None => installed,
+            Some(Ok(copied)) => copied,
+            Some(Err(why)) => {
+                tracing::warn!(
+                    "{why}; jobs load the installed limiter, so an upgrade of Divvy can end processes of running jobs"
+                );
+                installed
+            }
+        };
+        reachable(&programs.preload, "LD_PRELOAD", PLAIN_LIBRARIES)?;
+        if let Some(copies) = copies {
+            let files: Vec<&Path> = limiters.iter().map(PathBuf::as_path).collect();
+            let copies = limiter_copies::all(copies, &files);
+            limiters.extend(copies);
+        }
         if let Some(simulated) = &simulated {
             reachable(&simulated.lib, "LD_LIBRARY_PATH", PLAIN_HOME)?;
             simulated_gpus::install(simulated, &divvy, in_use)?;
@@ -105,17 +142,13 @@ impl NodeInventory {
             );
         }
         Ok(Self {
-            programs: Programs {
-                wrappers: wrappers(&divvy),
-                injection_preference: form,
-                divvy,
-                preload,
-            },
+            programs,
             simulated,
             source: Arc::new(source),
             observation,
             driver_version,
             blind: blind.map(|error| error.message),
+            limiters,
         })
     }
 
@@ -131,7 +164,11 @@ impl NodeInventory {
     /// Returns the observer of the GPUs.
     pub fn observer(&self) -> Observer {
         let marks = KnownFiles {
-            limiters: self.programs.limiters().map(KnownFile::of).collect(),
+            limiters: self
+                .limiters
+                .iter()
+                .map(|file| KnownFile::of(file))
+                .collect(),
             driver: self
                 .simulated
                 .as_ref()

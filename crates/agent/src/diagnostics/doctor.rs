@@ -44,11 +44,16 @@ pub fn doctor(sim: Option<&str>) -> Vec<Finding> {
         (Ok(divvy), Ok(preload)) => Some(limiter::form(&divvy, preload, simulated)),
         _ => None,
     };
+    let (_scratch, loaded) = match preload.as_deref().map(limiter::ScratchCopy::of) {
+        Ok(Ok(Some((scratch, copy)))) => (Some(scratch), Ok(copy)),
+        Ok(Ok(None)) | Err(_) => (None, preload.clone()),
+        Ok(Err(error)) => (None, Err(error)),
+    };
     let bare = Machine::probe(simulated, None);
-    let limited = preload
+    let limited = loaded
         .as_ref()
         .ok()
-        .map(|preload| Machine::probe(simulated, Some(preload)));
+        .map(|loaded| Machine::probe(simulated, Some(loaded)));
 
     let mut findings = Vec::new();
     findings.extend(trouble.map(|trouble| {
@@ -60,7 +65,7 @@ pub fn doctor(sim: Option<&str>) -> Vec<Finding> {
         )
     }));
     findings.extend(driver::findings(&bare, simulated.is_some()));
-    findings.extend(limiter::findings(&preload, limited.as_ref()));
+    findings.extend(limiter::findings(&preload, &loaded, limited.as_ref()));
     findings.extend(form.as_ref().map(limiter::form_finding));
     let works = findings
         .iter()

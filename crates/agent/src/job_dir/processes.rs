@@ -28,3 +28,11 @@ pub fn survivors(dir: &JobDir, supervisor: Process) -> Result<Vec<Process>, Reco
     found.dedup();
     Ok(found)
 }
+
+/// Whether a run has its supervisor, or left processes without one.
+pub fn has_processes(dir: &JobDir) -> bool {
+    let has_supervisor = !matches!(dir.lock(), Ok(Some(_)));
+    let launch = dir.launch().ok().flatten().map(|launch| launch.process);
+    has_supervisor
+        || launch.is_some_and(|launch| survivors(dir, launch).is_ok_and(|left| !left.is_empty()))
+}

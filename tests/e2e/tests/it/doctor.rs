@@ -89,6 +89,13 @@ fn a_limiter_that_is_switched_off_or_cannot_be_loaded_is_a_failure() {
     let name = "libdivvy_preload.so";
     fs::copy(home.program(name), folder.join(name)).expect("the library can be copied");
     let home = home.variable("DIVVY_LIB_DIR", folder.to_str().expect("a readable path"));
+    // Jobs load a copy of it.
+    let copied = findings(&home.divvy(&["doctor", "-o", "json"]).ok());
+    let library = finding(&copied, "limiter.library");
+    assert_eq!(library["status"], "ok", "{library}");
+    assert_eq!(finding(&copied, "limiter.loads")["status"], "ok");
+    let whole = fs::read(folder.join(name)).expect("the library can be read");
+    fs::write(folder.join(name), &whole[..4096]).expect("the library can be cut");
     let unloadable = findings(&home.divvy(&["doctor", "-o", "json"]).exits(1));
     assert_eq!(finding(&unloadable, "limiter.library")["status"], "fail");
     assert_eq!(finding(&unloadable, "gpu.0.enforcement")["status"], "fail");
@@ -98,5 +105,10 @@ fn a_limiter_that_is_switched_off_or_cannot_be_loaded_is_a_failure() {
 fn models_that_there_are_none_of_are_a_failure_that_says_so() {
     let home = Home::new("a100-80gb:1");
     let said = home.divvy(&["doctor", "--sim", "no-such-gpu:1"]).exits(1);
-    assert!(said.stdout.contains("driver.cuda"), "{}", said.stdout);
+    for words in [
+        "driver.simulated",
+        "unknown model `no-such-gpu`; known models: a100-40gb",
+    ] {
+        assert!(said.stdout.contains(words), "{}", said.stdout);
+    }
 }

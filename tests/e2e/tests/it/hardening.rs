@@ -23,11 +23,35 @@ fn text(path: &Path) -> &str {
         .expect("a temporary folder has a readable name")
 }
 
+/// A program that tries to take more than the job's limit.
+fn greedy(home: &Home) -> String {
+    format!(
+        "{} hold --bytes {} --seconds 0",
+        home.program("cudarc_probe"),
+        79 * GIB
+    )
+}
+
 #[test]
-fn an_installation_that_the_loader_cannot_name_serves_nobody() {
+fn a_limiter_that_the_loader_cannot_name_is_loaded_from_its_copy() {
+    let home = Home::new("a100-80gb:1");
+    let folder = installation(&home, "with a blank and $LIB");
+    let home = home.variable("DIVVY_LIB_DIR", text(&folder));
+    let _ = home
+        .divvy(&["run", "--no-daemon", "-g", "0.5", "true"])
+        .ok();
+    let _daemon = home.daemon(&[]);
+    let job = home.ended(&home.submit(&["-g", "0.5"], &["sh", "-c", &greedy(&home)]));
+    assert!(job.slices[0].denials > 0, "{job:?}");
+}
+
+#[test]
+fn a_limiter_without_a_path_that_the_loader_can_name_serves_no_job() {
     let home = Home::new("a100-80gb:1");
     let folder = installation(&home, "with a blank");
     let home = home.variable("DIVVY_LIB_DIR", text(&folder));
+    fs::create_dir_all(home.path()).unwrap();
+    fs::write(home.path().join("limiters"), "no folder").unwrap();
     for flags in [
         &["daemon"][..],
         &["run", "--no-daemon", "-g", "0.5", "true"],
@@ -42,14 +66,73 @@ fn an_installation_that_the_loader_cannot_name_serves_nobody() {
 }
 
 #[test]
-fn no_program_starts_once_the_limiter_is_gone() {
+fn a_job_keeps_its_limiter_while_the_installation_is_replaced_and_removed() {
     let home = Home::new("a100-80gb:1");
     let folder = installation(&home, "libraries");
+    let installed = folder.join("libdivvy_preload.so");
     let home = home.variable("DIVVY_LIB_DIR", text(&folder));
     let home = home.variable("DIVVY_FORM", "preload");
+    let copies = |expected: &[&str]| {
+        let copies = fs::read_dir(home.path().join("limiters"))
+            .unwrap()
+            .flatten();
+        let mut copies: Vec<_> = copies.map(|copy| copy.file_name()).collect();
+        copies.sort_unstable();
+        assert_eq!(copies, expected);
+    };
+    let daemon = home.daemon(&[]);
+    let script = |gate: &str| {
+        let gate = home.gate(gate);
+        let greedy = greedy(&home);
+        format!(
+            "until test -e {gate}; do sleep 0.05; done; /bin/true || exit 9; {greedy} || exit 4"
+        )
+    };
+    let submit = |gate| home.submit(&["-g", "0.25"], &["sh", "-c", &script(gate)]);
+    let [while_written, after_removal, after_upgrade] =
+        ["written", "removed", "upgraded"].map(submit);
+    for job in [&while_written, &after_removal, &after_upgrade] {
+        home.running(job);
+    }
+    let held = |job: &str, gate: &str| {
+        home.open(gate);
+        let job = home.ended(job);
+        assert_eq!(job.exit_code, Some(4), "{gate}: {job:?}");
+        assert!(job.slices[0].denials > 0, "{gate}: {job:?}");
+    };
+    // As an installer that writes into the final name: a process that maps this file dies of SIGBUS.
+    let whole = fs::read(&installed).unwrap();
+    fs::write(&installed, &whole[..4096]).unwrap();
+    held(&while_written, "written");
+    fs::remove_file(&installed).unwrap();
+    held(&after_removal, "removed");
+    assert_eq!(
+        home.ended(&home.submit(&["-g", "0.25"], &["true"]))
+            .exit_code,
+        Some(0)
+    );
+    // Another version.
+    fs::write(&installed, [&whole[..], b"later"].concat()).unwrap();
+    assert_eq!(daemon.stop(), 0);
+    let daemon = home.daemon(&[]);
+    let later = home.submit_holder(&["-g", "0.25"], GIB, "later");
+    home.running(&later);
+    copies(&["1", "2"]);
+    held(&after_upgrade, "upgraded");
+    assert_eq!(daemon.stop(), 0);
+    let _daemon = home.daemon(&[]);
+    copies(&["2"]);
+    home.end(&later, "later");
+    let events = home.divvy(&["events", "-o", "json"]).ok().stdout;
+    assert!(!events.contains("bypass"), "{events}");
+}
+
+#[test]
+fn no_program_starts_once_the_limiter_is_gone() {
+    let home = Home::new("a100-80gb:1").variable("DIVVY_FORM", "preload");
     let _daemon = home.daemon(&[]);
     let _ = home.divvy(&["run", "-g", "0.5", "--", "true"]).ok();
-    fs::remove_file(folder.join("libdivvy_preload.so")).unwrap();
+    fs::remove_file(home.path().join("limiters/1/libdivvy_preload.so")).unwrap();
     let said = home
         .divvy(&["run", "-g", "0.5", "--", "echo", "free"])
         .exits(125);

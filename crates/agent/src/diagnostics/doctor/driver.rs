@@ -11,6 +11,18 @@ const NO_CUDA: &str = "CUDA programs cannot run on this machine, and jobs cannot
 const INSTALL: &str = "install NVIDIA's driver; to try Divvy without a GPU, use --sim a100-80gb:3";
 
 pub fn findings(machine: &Machine, simulated: bool) -> Vec<Finding> {
+    let said = machine.said.lines();
+    let refusal = said
+        .filter_map(|line| line.strip_prefix("divvy-sim: "))
+        .next();
+    if let Some(refusal) = refusal.filter(|_| simulated) {
+        return vec![fail(
+            "driver.simulated",
+            refusal,
+            "there are no simulated GPUs, so nothing else of them can be checked",
+            "use MODEL:N, for example --sim a100-80gb:3",
+        )];
+    }
     let mut findings = vec![library(&machine.cuda), initialises(machine)]
         .into_iter()
         .flatten()

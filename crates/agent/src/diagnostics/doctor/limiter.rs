@@ -8,13 +8,49 @@ use super::machine::Machine;
 use super::{fail, ok};
 use crate::config::{InjectionPreference, Programs, Simulated, loadable};
 use crate::daemon::bootstrap::wrappers;
+use crate::host::error::error_chain;
+use crate::host::limiter_copies;
 use crate::job_dir::injection::{InjectedLimiter, InjectionMode};
 use crate::supervisor::injection::expected_injection;
 
 const NOT_HELD: &str = "the limits of jobs cannot be enforced, so no job starts";
 
-/// `preload` is the limiter's file, or why there is none; `limited` the machine as seen with it loaded.
-pub fn findings(preload: &Result<PathBuf, String>, limited: Option<&Machine>) -> Vec<Finding> {
+/// A copy of the limiter in a temporary folder that goes with it, where the loader cannot name the installed file.
+pub struct ScratchCopy(PathBuf);
+
+impl ScratchCopy {
+    /// The copy, if one is needed.
+    ///
+    /// # Errors
+    /// Why the loader cannot name the file, and why there is no copy.
+    pub fn of(preload: &Path) -> Result<Option<(Self, PathBuf)>, String> {
+        let Err(unloadable) = loadable(preload, "LD_PRELOAD") else {
+            return Ok(None);
+        };
+        let folder = format!("divvy-doctor-{}-limiter", std::process::id());
+        let scratch = Self(std::env::temp_dir().join(folder));
+        let copied = limiter_copies::keep(&scratch.0, &[preload]);
+        let copy = copied.map_err(|error| format!("{unloadable}; {}", error_chain(&error)))?;
+        let copy = limiter_copies::copy_of(&copy, preload);
+        loadable(&copy, "LD_PRELOAD").map_err(|error| format!("{unloadable}; {error}"))?;
+        Ok(Some((scratch, copy)))
+    }
+}
+
+impl Drop for ScratchCopy {
+    fn drop(&mut self) {
+        // What is left behind lies in the folder for temporary files.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// `preload` is the limiter's file, or why there is none; `loaded` the file that the loader gets, or why it gets none;
+/// `limited` the machine as seen with it loaded.
+pub fn findings(
+    preload: &Result<PathBuf, String>,
+    loaded: &Result<PathBuf, String>,
+    limited: Option<&Machine>,
+) -> Vec<Finding> {
     let preload = match preload {
         Ok(preload) => preload,
         Err(error) => {
@@ -23,8 +59,10 @@ pub fn findings(preload: &Result<PathBuf, String>, limited: Option<&Machine>) ->
             return vec![fail("limiter.library", error, NOT_HELD, fix)];
         }
     };
-    let mut findings = vec![library(preload)];
-    findings.extend(limited.and_then(|machine| stands(preload, machine)));
+    let mut findings = vec![library(preload, loaded)];
+    if let (Ok(loaded), Some(limited)) = (loaded, limited) {
+        findings.extend(stands(loaded, limited));
+    }
     findings
 }
 
@@ -81,13 +119,17 @@ pub fn form_finding(form: &Result<InjectedLimiter, String>) -> Finding {
     }
 }
 
-fn library(preload: &Path) -> Finding {
+fn library(preload: &Path, loaded: &Result<PathBuf, String>) -> Finding {
     const CHECK: &str = "limiter.library";
-    match loadable(preload, "LD_PRELOAD") {
-        Ok(()) => ok(CHECK, preload.display().to_string()),
+    match loaded {
+        Ok(loaded) if loaded == preload => ok(CHECK, preload.display().to_string()),
+        Ok(_) => ok(
+            CHECK,
+            format!("{}; jobs load a copy of it", preload.display()),
+        ),
         Err(error) => fail(
             CHECK,
-            error.to_string(),
+            error,
             NOT_HELD,
             "move the libraries to a folder whose path has no blank, `:` or `$`, and set DIVVY_LIB_DIR to it",
         ),
@@ -162,10 +204,16 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_the_loader_would_take_apart_is_a_failure() {
-        assert_eq!(
-            library(Path::new("/my apps/x.so")).status,
-            FindingStatus::Fail
-        );
+    fn a_limiter_that_the_loader_can_name_neither_here_nor_as_a_copy_is_a_failure() {
+        let installed = Path::new("/my apps/x.so");
+        let copy = ScratchCopy::of(installed).map(|copy| copy.map(|(_, copy)| copy));
+        let why = copy.unwrap_err();
+        let found = library(installed, &Err(why));
+        assert_eq!(found.status, FindingStatus::Fail);
+        assert!(found.found.contains("its space"), "{}", found.found);
+        let plain = Path::new("/opt/x.so");
+        assert!(matches!(ScratchCopy::of(plain), Ok(None)));
+        let found = library(installed, &Ok(plain.to_owned()));
+        assert_eq!(found.status, FindingStatus::Ok);
     }
 }
