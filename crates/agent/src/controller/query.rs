@@ -16,11 +16,11 @@ pub mod view;
 pub mod why;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 use divvy_api::v1::{self, Error, ErrorCode, ReasonCode};
 use divvy_api::version;
-use divvy_core::HeldElsewhere;
-use divvy_core::{Bytes, GpuUuid, Grant, JobId, JobState, Wait};
+use divvy_core::{Bytes, Gpu, GpuUuid, Grant, HeldElsewhere, JobId, JobState, Wait, advise};
 use divvy_ledger::Snapshot;
 use jiff::Timestamp;
 
@@ -228,7 +228,18 @@ pub fn oom(state: &State, io: &Io, reference: &str) -> Result<v1::Oom, Error> {
         Some(records) => records,
         None => io.store.denials(id).map_err(journal_error)?,
     };
+    let needed = records
+        .iter()
+        .filter_map(|record| record.sufficient_limit_bytes);
+    let count = u32::try_from(job.slices.len())
+        .ok()
+        .and_then(NonZeroU32::new);
+    let suggested = needed.max().zip(count).and_then(|(needed, count)| {
+        let gpus: Vec<Gpu> = state.gpus.devices.iter().map(Device::unoccupied).collect();
+        advise::with_head_room(Bytes::new(needed), count, &gpus)
+    });
     Ok(v1::Oom {
+        suggested: suggested.map(Into::into),
         denials: job
             .slices
             .iter()

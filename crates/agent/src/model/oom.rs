@@ -23,10 +23,10 @@ pub fn describe(denial: &Denial) -> Option<String> {
     let figures =
         [denial.requested, denial.used, denial.limit].map(|bytes| Bytes::new(bytes).human());
     let [asked, used, limit] = figures;
-    let passes = Bytes::new(denial.used.saturating_add(denial.requested)).round_up(Bytes::mib(1));
+    let needed = Bytes::new(denial.used.saturating_add(denial.requested)).round_up(Bytes::mib(1));
     (denial.cause == DenialCause::SliceFull).then(|| {
         format!(
-            "out of GPU memory: {} requested {asked} with {used} of {limit} in use; --gpu-memory {passes} would be enough",
+            "out of GPU memory: {} requested {asked} with {used} of {limit} in use; this call needs --gpu-memory {needed} at least",
             denial.api.as_str()
         )
     })

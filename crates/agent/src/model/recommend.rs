@@ -78,9 +78,11 @@ fn one(
         memory_limit_bytes: advice.limit.get(),
         memory_peak_median_bytes: advice.peak_median.get(),
         memory_peak_bytes: advice.peak_most.get(),
-        memory_bytes: advice.memory.get(),
-        amount: amount(advice.memory, count, gpus).map(Into::into),
-        would_deny_runs: number(advice.would_refuse),
+        memory_at_least_bytes: advice.at_least.get(),
+        memory_bytes: advice.memory.map(Bytes::get),
+        amount: (advice.memory)
+            .and_then(|memory| amount(memory, count, gpus))
+            .map(Into::into),
         command: newest.spec.command.clone(),
     })
 }
@@ -200,10 +202,12 @@ mod tests {
         job.allocations[0].stats.denied = 1;
         job.allocations[0].stats.last_denied = Some(Bytes::gib(10));
         let asked = |sufficient: &BTreeMap<JobId, Bytes>| {
-            advice(&RunFilter::All, vec![job.clone()], sufficient, &[gpu()])[0].memory_bytes
+            let advice = &advice(&RunFilter::All, vec![job.clone()], sufficient, &[gpu()])[0];
+            assert_eq!((advice.memory_bytes, &advice.amount), (None, &None));
+            advice.memory_at_least_bytes
         };
-        assert_eq!(asked(&BTreeMap::new()), 22 << 30, "20 GiB and a tenth");
+        assert_eq!(asked(&BTreeMap::new()), 20 << 30);
         let sufficient = BTreeMap::from([(JobId(1), Bytes::gib(30))]);
-        assert_eq!(asked(&sufficient), 33 << 30, "30 GiB and a tenth");
+        assert_eq!(asked(&sufficient), 30 << 30);
     }
 }

@@ -23,12 +23,12 @@ pub struct Advice {
     /// Median of the runs' memory peaks, and the highest peak, in bytes.
     pub memory_peak_median_bytes: u64,
     pub memory_peak_bytes: u64,
-    /// Recommended memory on each GPU, in bytes.
-    pub memory_bytes: u64,
-    /// The recommendation as an amount. Absent if no GPU here has that much memory.
+    /// The most that a run needed at least, in bytes: a program that was refused memory may have requested more later.
+    pub memory_at_least_bytes: u64,
+    /// Recommended memory on each GPU, in bytes. Absent if no run without a refusal needed `memory_at_least_bytes`.
+    pub memory_bytes: Option<u64>,
+    /// The recommendation as an amount. Absent without one, and if no GPU here has that much memory.
     pub amount: Option<Amount>,
-    /// Number of the runs in which this limit would have refused memory.
-    pub would_deny_runs: u32,
     /// Command of the newest run.
     pub command: Vec<String>,
 }

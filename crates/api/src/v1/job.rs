@@ -871,6 +871,11 @@ pub struct WhyGpu {
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct WhyHolder {
     pub job: String,
+    /// Name and user of the job. Empty for an unknown job, and from daemons up to 0.1.0.
+    #[serde(default)]
+    pub name: String,
+    #[serde(default)]
+    pub user: String,
     pub queue: String,
     /// Size of what the job holds on this GPU: `0.25`, `1g.5gb@3`.
     pub size: String,

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::JobState;
+use super::{Amount, JobState};
 
 /// Answer of `GET /v1/jobs/{id}/oom`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,6 +16,10 @@ pub struct Oom {
     pub denials: u64,
     /// Records, oldest first: the first ones and the last ones.
     pub records: Vec<OomRecord>,
+    /// A request with head room: twice the largest limit that a refused call needs, or whole GPUs. Absent if the limit
+    /// was not the cause, and if no GPU here has what the call needs.
+    #[serde(default)]
+    pub suggested: Option<Amount>,
 }
 
 /// One refusal.
@@ -46,7 +50,8 @@ pub struct OomRecord {
     /// Free and total memory of the GPU according to the driver, in bytes. Absent if the limiter did not ask.
     pub gpu_free_bytes: Option<u64>,
     pub gpu_total_bytes: Option<u64>,
-    /// Smallest limit that would have been sufficient, in bytes. Absent if the limit was not the cause.
+    /// Smallest limit under which this call would have passed, in bytes. What the program would have requested next is
+    /// unknown, so its whole need may be larger. Absent if the limit was not the cause.
     pub sufficient_limit_bytes: Option<u64>,
     /// Refusals of the same process since the previous record, which have no record of their own.
     pub skipped: u64,

@@ -38,7 +38,10 @@ fn row(advice: &Advice, view: View) -> Vec<String> {
         advice.runs.to_string(),
         format!("{gpus}{}", text::memory(advice.memory_limit_bytes)),
         text::memories(&peaks),
-        format!("{gpus}{}", text::memory(advice.memory_bytes)),
+        match advice.memory_bytes {
+            Some(bytes) => format!("{gpus}{}", text::memory(bytes)),
+            None => format!("{gpus}> {}", text::memory(advice.memory_at_least_bytes)),
+        },
     ];
     if view.wide {
         cells.extend([flag(advice), text::clean(&advice.name)]);
@@ -47,30 +50,40 @@ fn row(advice: &Advice, view: View) -> Vec<String> {
     cells
 }
 
-/// The memory saved or added, and the effect on earlier runs.
+/// The memory saved or added, and what is known of the need.
 fn reason(advice: &Advice) -> String {
-    let (had, ask) = (advice.memory_limit_bytes, advice.memory_bytes);
+    let (runs, refused) = (advice.runs, advice.denied_runs);
+    let Some(ask) = advice.memory_bytes else {
+        return match refused {
+            1 if runs == 1 => "the run was refused memory, so its whole need is unknown".to_owned(),
+            _ => format!(
+                "{refused} of {runs} runs were refused memory, so their whole need is unknown"
+            ),
+        };
+    };
+    let had = advice.memory_limit_bytes;
     let change = match had.cmp(&ask) {
         std::cmp::Ordering::Less => format!("{} more", text::memory(ask - had)),
         std::cmp::Ordering::Equal => "unchanged".to_owned(),
         std::cmp::Ordering::Greater => format!("{} less", text::memory(had - ask)),
     };
-    let (runs, would) = (advice.runs, advice.would_deny_runs);
-    let fared = match advice.denied_runs {
-        0 => format!("{would} of {runs} runs would have been refused memory"),
-        refused => format!("{refused} of {runs} runs were refused memory, {would} would have been"),
+    let limit = match advice.amount {
+        None => ", but no GPU here has so much",
+        Some(_) => "",
     };
-    match advice.amount {
-        None => format!("{change}, but no GPU here has so much; {fared}"),
-        Some(_) => format!("{change}; {fared}"),
+    match refused {
+        0 => format!("{change}{limit}; no run was refused memory"),
+        _ => format!("{change}{limit}; {refused} of {runs} runs were refused memory"),
     }
 }
 
+/// The flag of a size; empty without one.
 fn flag(advice: &Advice) -> String {
     let amount = advice.amount.clone().map(divvy_core::Amount::try_from);
-    match amount {
-        Some(Ok(amount)) => amount.flag(),
-        _ => format!("--gpu-memory {}", Bytes::new(advice.memory_bytes)),
+    match (amount, advice.memory_bytes) {
+        (Some(Ok(amount)), _) => amount.flag(),
+        (_, Some(bytes)) => format!("--gpu-memory {}", Bytes::new(bytes)),
+        (_, None) => String::new(),
     }
 }
 

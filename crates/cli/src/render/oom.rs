@@ -1,4 +1,4 @@
-//! Output of `oom`: for each refusal the request, the free memory and the limit that would have been enough.
+//! Output of `oom`: for each refusal the request, the free memory and the limit that the refused call needs.
 
 use std::fmt::Write as _;
 
@@ -36,18 +36,20 @@ pub fn oom(oom: &Oom, view: View) -> String {
         .filter_map(|record| record.sufficient_limit_bytes)
         .max()
     {
-        let size = size(limit);
-        let command = match oom.state {
-            JobState::Running | JobState::Starting => {
-                format!("divvy resize {id} --gpu-memory {size}")
-            }
-            _ => format!("divvy run --gpu-memory {size} -- …"),
-        };
         let _ = writeln!(
             lines,
-            "\na limit of {} would have been enough: {command}",
-            size.human()
+            "\nthe refused calls need a limit of {}; what the program requests after them is not known",
+            size(limit).human()
         );
+    }
+    let suggested = oom.suggested.clone().map(divvy_core::Amount::try_from);
+    if let Some(Ok(amount)) = suggested {
+        let flag = amount.flag();
+        let command = match oom.state {
+            JobState::Running | JobState::Starting => format!("divvy resize {id} {flag}"),
+            _ => format!("divvy run {flag} -- …"),
+        };
+        let _ = writeln!(lines, "with room for more: {command}");
     }
     lines
 }
@@ -103,7 +105,7 @@ fn one(record: &OomRecord, view: View) -> String {
         fact("holding", all.collect::<Vec<_>>().join(", "));
     }
     if let Some(limit) = record.sufficient_limit_bytes {
-        fact("enough", format!("--gpu-memory {}", size(limit)));
+        fact("needs", format!("--gpu-memory {}, or more", size(limit)));
     }
     if record.skipped > 0 {
         let times = match record.skipped {
@@ -138,7 +140,8 @@ fn cause(record: &OomRecord) -> String {
             format!("the slice was full: {slice} in use{gpu}")
         }
         OomCause::GpuFull if exceeds_gpu(record) => {
-            "the driver refused it: it is larger than the GPU, so no limit is enough".to_owned()
+            "the driver refused it: it is larger than the GPU, so it passes under no limit"
+                .to_owned()
         }
         OomCause::GpuFull => {
             let gpu = gpu.map_or_else(String::new, |gpu| format!(": {gpu} free"));

@@ -73,10 +73,40 @@ fn one_gpu(gpu: &WhyGpu) -> String {
     } else {
         text::clean(&gpu.unmet.join("; "))
     };
-    match gpu.holders.as_slice() {
+    // An older daemon names no users.
+    let named = gpu.held_by.iter().filter(|holder| !holder.user.is_empty());
+    let named: Vec<&WhyHolder> = named.collect();
+    let (failed, holders) = match named.len() == gpu.holders.len() {
+        true => with_names(failed, &named),
+        false => (failed, gpu.holders.clone()),
+    };
+    match holders.as_slice() {
         [] => failed,
         holders => format!("{failed} ({})", text::clean(&holders.join(", "))),
     }
+}
+
+/// The text with name and user behind each job's number, and the holders that it does not name.
+fn with_names(mut text: String, holders: &[&WhyHolder]) -> (String, Vec<String>) {
+    let mut others = Vec::new();
+    for holder in holders {
+        let number = format!("#{}", holder.job);
+        let of = format!("{number} {} of {}", holder.name, holder.user);
+        let mut at = text
+            .match_indices(&number)
+            .map(|(at, number)| at + number.len());
+        let ends = |at: &usize| !text[*at..].starts_with(|next: char| next.is_ascii_digit());
+        let end = at.find(ends);
+        match end {
+            Some(end) => text.replace_range(end - number.len()..end, &text::clean(&of)),
+            None => {
+                let resuming = if holder.reserved { ", resuming" } else { "" };
+                let (queue, size) = (&holder.queue, &holder.size);
+                others.push(format!("{of}, {queue} {size}{resuming}"));
+            }
+        }
+    }
+    (text, others)
 }
 
 /// The expected ends of the jobs that hold slices, and the jobs with unknown ends.

@@ -87,6 +87,7 @@ fn oom() -> Oom {
         state: JobState::Running,
         denials: 14,
         records: vec![record(0), gpu_full, elsewhere],
+        suggested: Some(Amount::Memory { bytes: 17 * GIB }),
     }
 }
 
@@ -122,6 +123,7 @@ fn a_job_that_was_refused_nothing_says_so() {
     let elsewhere = Oom {
         denials: 0,
         records: oom().records.split_off(2),
+        suggested: None,
         ..oom()
     };
     assert_snapshot!("oom_not_the_limit", oom_text(&elsewhere));
@@ -138,6 +140,7 @@ fn a_request_that_exceeds_the_gpu_is_shown_without_its_size_or_a_limit() {
     let text = oom_text(&Oom {
         denials: 0,
         records: vec![absurd],
+        suggested: None,
         ..oom()
     });
     assert!(
@@ -146,7 +149,7 @@ fn a_request_that_exceeds_the_gpu_is_shown_without_its_size_or_a_limit() {
     );
     assert!(
         text.contains(
-            "cause    the driver refused it: it is larger than the GPU, so no limit is enough"
+            "cause    the driver refused it: it is larger than the GPU, so it passes under no limit"
         ),
         "{text}"
     );
@@ -170,9 +173,9 @@ fn advice() -> Vec<Advice> {
         memory_limit_bytes: 40 * GIB,
         memory_peak_median_bytes: 17 * GIB + 200 * MIB,
         memory_peak_bytes: 18 * GIB + 900 * MIB,
-        memory_bytes: 21 * GIB,
+        memory_at_least_bytes: 18 * GIB + 900 * MIB,
+        memory_bytes: Some(21 * GIB),
         amount: Some(Amount::Memory { bytes: 21 * GIB }),
-        would_deny_runs: 0,
         command: ["python", "train.py", "--lr", "0.1"]
             .map(str::to_owned)
             .to_vec(),
@@ -184,7 +187,7 @@ fn advice() -> Vec<Advice> {
         runs: 3,
         denied_runs: 2,
         memory_limit_bytes: 20 * GIB,
-        memory_bytes: 25 * GIB,
+        memory_bytes: Some(25 * GIB),
         amount: Some(Amount::Shares {
             count: 2,
             thousandths: 313,
@@ -193,11 +196,19 @@ fn advice() -> Vec<Advice> {
     };
     let large = Advice {
         program: "python huge.py".into(),
-        memory_bytes: 100 * GIB,
+        memory_bytes: Some(100 * GIB),
         amount: None,
         ..train.clone()
     };
-    vec![train, pair, large]
+    let unknown = Advice {
+        program: "python short.py".into(),
+        runs: 1,
+        denied_runs: 1,
+        memory_bytes: None,
+        amount: None,
+        ..train.clone()
+    };
+    vec![train, pair, large, unknown]
 }
 
 #[test]

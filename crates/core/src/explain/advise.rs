@@ -1,10 +1,10 @@
 //! Right-sizing: recommends how much memory to request, from the usage of earlier runs of the same program.
 //!
 //! ```text
-//! ended runs ──► what each needed ──► the largest + a margin, in steps of 256 MiB
+//! ended runs ──► the largest peak of a run without a refusal + a margin, in steps of 256 MiB
 //! ```
-//! A run with refused allocations needed its peak and the refused bytes together. Without a run there is no
-//! recommendation.
+//! A run with a refused allocation needed that limit at least: what its program would have requested next is unknown. So
+//! a size is named only where a run without a refusal needed as much.
 
 use std::num::NonZeroU32;
 
@@ -39,7 +39,7 @@ pub struct RunUsage {
 }
 
 impl RunUsage {
-    /// What it would have needed.
+    /// What it needed at least. Without a refusal, what it needed.
     pub fn need(&self) -> Bytes {
         self.peak.max(self.sufficient)
     }
@@ -57,10 +57,10 @@ pub struct Advice {
     /// The middle one of the runs' peaks, and the highest.
     pub peak_median: Bytes,
     pub peak_most: Bytes,
-    /// What to ask for on each GPU.
-    pub memory: Bytes,
-    /// How many of the runs would have been refused memory with that.
-    pub would_refuse: usize,
+    /// The most that a run needed at least.
+    pub at_least: Bytes,
+    /// What to ask for on each GPU; `None` if the runs without a refusal needed less than another run at least.
+    pub memory: Option<Bytes>,
 }
 
 /// What to ask for, from runs with the newest first; `None` from none that used memory.
@@ -68,20 +68,32 @@ pub fn advise(runs: &[RunUsage]) -> Option<Advice> {
     let used = |run: &&RunUsage| run.need() > Bytes::ZERO;
     let runs: Vec<&RunUsage> = runs.iter().filter(used).take(RUNS).collect();
     let newest = runs.first()?;
-    let most = runs.iter().map(|run| run.need()).max()?;
+    let at_least = runs.iter().map(|run| run.need()).max()?;
+    let whole = runs.iter().filter(|run| run.denied == 0);
+    let memory = whole.map(|run| run.need()).max().map(|most| {
+        let margin = Bytes::new(most.get() / 10).max(MARGIN);
+        most.saturating_add(margin).round_up(STEP)
+    });
     let mut peaks: Vec<Bytes> = runs.iter().map(|run| run.peak).collect();
     peaks.sort_unstable();
-    let margin = Bytes::new(most.get() / 10).max(MARGIN);
-    let memory = most.saturating_add(margin).round_up(STEP);
     Some(Advice {
         runs: runs.len(),
         refused: runs.iter().filter(|run| run.denied > 0).count(),
         limit: newest.limit,
         peak_median: peaks[(peaks.len() - 1) / 2],
         peak_most: *peaks.last()?,
-        memory,
-        would_refuse: runs.iter().filter(|run| run.need() > memory).count(),
+        at_least,
+        memory: memory.filter(|memory| *memory >= at_least),
     })
+}
+
+/// A request with head room for a program that was refused memory on one of `count` GPUs: twice the limit that the
+/// refused call needs, or whole GPUs where these have no more. `None` when no GPU has what the call needs. Twice, because
+/// the program's whole need is unknown, and a search by doubling ends after few runs.
+pub fn with_head_room(needed: Bytes, count: NonZeroU32, gpus: &[Gpu]) -> Option<Amount> {
+    let twice = needed.saturating_add(needed).round_up(STEP);
+    let usable = gpus.iter().map(Gpu::usable).max()?;
+    amount(twice, count, gpus).or((needed <= usable).then_some(Amount::Whole(count)))
 }
 
 /// How to ask for so much memory on each of so many GPUs of these; `None` when no GPU has it.
@@ -190,33 +202,52 @@ mod tests {
     #[test]
     fn the_most_that_any_run_needed_and_a_margin_is_advised() {
         let advice = advise(&[run(40960, 17000), run(40960, 18000), run(20480, 10000)]).unwrap();
-        assert_eq!(
-            advice.memory,
-            Bytes::mib(19968),
-            "19800 MiB in steps of 256"
-        );
+        let expected = Some(Bytes::mib(19968));
+        assert_eq!(advice.memory, expected, "19800 MiB in steps of 256");
         assert_eq!(
             (advice.peak_median, advice.peak_most),
             (Bytes::mib(17000), Bytes::mib(18000))
         );
-        assert_eq!(
-            (advice.runs, advice.refused, advice.would_refuse),
-            (3, 0, 0)
-        );
+        assert_eq!((advice.runs, advice.refused), (3, 0));
         assert_eq!(advice.limit, Bytes::mib(40960));
-        assert_eq!(advise(&[run(1024, 100)]).unwrap().memory, Bytes::mib(512));
+        let small = advise(&[run(1024, 100)]).unwrap();
+        assert_eq!(small.memory, Some(Bytes::mib(512)));
     }
 
     #[test]
-    fn a_run_that_was_refused_memory_needed_more_than_it_had() {
+    fn a_size_is_named_only_from_runs_that_were_refused_no_memory() {
         let refused = RunUsage {
             denied: 3,
             sufficient: Bytes::mib(9000),
             ..run(8192, 8000)
         };
-        let advice = advise(&[refused, run(8192, 7000)]).unwrap();
-        assert_eq!(advice.memory, Bytes::mib(9984), "9900 MiB in steps of 256");
-        assert_eq!((advice.refused, advice.peak_most), (1, Bytes::mib(8000)));
+        // What the refused run would have requested next is unknown.
+        for runs in [&[refused][..], &[refused, run(8192, 7000)]] {
+            let advice = advise(runs).unwrap();
+            assert_eq!((advice.memory, advice.at_least), (None, Bytes::mib(9000)));
+            assert_eq!((advice.refused, advice.peak_most), (1, Bytes::mib(8000)));
+        }
+        let advice = advise(&[run(16384, 12000), refused]).unwrap();
+        assert_eq!(
+            advice.memory,
+            Some(Bytes::mib(13312)),
+            "13200 MiB in steps of 256"
+        );
+        assert_eq!(advice.at_least, Bytes::mib(12000));
+    }
+
+    #[test]
+    fn head_room_is_twice_the_need_or_whole_gpus() {
+        let flag = |mib, count| {
+            let count = NonZeroU32::new(count).unwrap();
+            with_head_room(Bytes::mib(mib), count, &[gpu(80)]).map(|amount| amount.flag())
+        };
+        assert_eq!(flag(20383, 1).unwrap(), "--gpu-memory 40GiB");
+        assert_eq!(flag(20480, 2).unwrap(), "-g 2x0.5");
+        assert_eq!(flag(50 << 10, 1).unwrap(), "-g 1");
+        assert_eq!(flag(79 << 10, 2).unwrap(), "-g 2");
+        assert_eq!(flag(90 << 10, 1), None);
+        assert_eq!(flag(u64::from(u32::MAX) << 20, 1), None);
     }
 
     #[test]

@@ -278,14 +278,29 @@ fn suggestions(
     let whole = snapshot;
     let snapshot = &up_to(snapshot, job);
     let mut texts = Vec::new();
+    // Behind all others: a program may not run with so little.
+    let mut much_smaller = Vec::new();
 
     let found = smaller_requests(node, request)
         .into_iter()
         .find(|other| starts(&asking(snapshot, job, other)));
-    texts.extend(found.map(|other| Suggestion {
-        text: format!("would start now with {}", other.amount.flag()),
-        change: Some(SuggestedChange::Amount(other.amount)),
-    }));
+    if let Some(amount) = found.map(|other| other.amount) {
+        let flag = amount.flag();
+        let change = Some(SuggestedChange::Amount(amount));
+        match is_less_than_half(amount, request.amount, node) {
+            true => much_smaller.push(Suggestion {
+                text: format!(
+                    "if less is enough: would start now with {flag}{}",
+                    instead(request)
+                ),
+                change,
+            }),
+            false => texts.push(Suggestion {
+                text: format!("would start now with {flag}"),
+                change,
+            }),
+        }
+    }
 
     if !request.on.is_empty() {
         let anywhere = Request {
@@ -328,7 +343,13 @@ fn suggestions(
                 false => format!("would start now in queue {name}"),
             };
             let change = Some(SuggestedChange::Queue(name.clone(), amount));
-            texts.push(Suggestion { text, change });
+            match is_less_than_half(amount, request.amount, node) {
+                true => much_smaller.push(Suggestion {
+                    text: format!("if less is enough: {text}{}", instead(request)),
+                    change,
+                }),
+                false => texts.push(Suggestion { text, change }),
+            }
         }
     }
     if !snapshot.backfill
@@ -346,11 +367,34 @@ fn suggestions(
             .into_iter()
             .map(Suggestion::other),
     );
+    texts.extend(much_smaller);
     if trials.is_over() {
         let text = "there may be other ways: too many jobs to try all of them".to_owned();
         texts.push(Suggestion::other(text));
     }
     texts
+}
+
+/// `, instead of 4 whole GPUs`.
+fn instead(request: &Request) -> String {
+    format!(", instead of {}", request.amount.describe())
+}
+
+/// Whether an amount is less than half of another, in parts of the largest GPU.
+fn is_less_than_half(amount: Amount, of: Amount, node: &NodeUsage<'_>) -> bool {
+    let largest = node.gpus.iter().map(|usage| usage.gpu);
+    let Some(gpu) = largest.max_by_key(|gpu| gpu.usable()) else {
+        return false;
+    };
+    let share = |memory| u64::from(gpu.share_of(memory).unwrap_or(Share::FULL).thousandths());
+    let parts = |amount| match amount {
+        Amount::Share(share) => u64::from(share.thousandths()),
+        Amount::Memory(memory) => share(memory),
+        Amount::Whole(count) | Amount::Range { min: count, .. } => 1000 * u64::from(count.get()),
+        Amount::Shares { count, share } => u64::from(share.thousandths()) * u64::from(count.get()),
+        Amount::Mig(profile) => share(profile.nominal()),
+    };
+    2 * parts(amount) < parts(of)
 }
 
 /// Unused MIG instances of which the removal alone starts the job.

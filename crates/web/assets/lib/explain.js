@@ -1,6 +1,7 @@
 /** Why a job waits, and what would start it, in the words of `divvy why` (`crates/cli/src/render/why.rs`). */
 
 import {
+  amount,
   clean,
   clock,
   commandLine,
@@ -84,6 +85,24 @@ function allStarts(why, now) {
 }
 
 /**
+ * The text with name and user of each holder, once. An older daemon names no users.
+ * @param {string} text @param {any} gpu
+ */
+function withHolders(text, gpu) {
+  const holders = gpu.held_by ?? [];
+  const isNamed = holders.length > 0 && holders.every((/** @type {any} */ one) => one.user);
+  let found = text;
+  const others = isNamed ? [] : (gpu.holders ?? []).map(clean);
+  for (const holder of isNamed ? holders : []) {
+    const name = clean(`#${holder.job} ${holder.name} of ${holder.user}`);
+    const number = new RegExp(`#${Number(holder.job)}(?![0-9])`);
+    if (number.test(found)) found = found.replace(number, () => name);
+    else others.push(`${name}, ${clean(`${holder.queue} ${holder.size}`)}${holder.reserved ? ", resuming" : ""}`);
+  }
+  return others.length > 0 ? `${found} (${others.join(", ")})` : found;
+}
+
+/**
  * The explanation as a sentence, facts with a name, and the changes that start the job now.
  * @param {any} why @param {number} now
  */
@@ -94,8 +113,7 @@ export function explained(why, now) {
   const facts = [];
   for (const gpu of why.gpus ?? []) {
     const unmet = (gpu.unmet ?? []).length > 0 ? clean(gpu.unmet.join("; ")) : "would fit";
-    const holders = (gpu.holders ?? []).length > 0 ? ` (${clean(gpu.holders.join(", "))})` : "";
-    facts.push([`GPU ${gpu.gpu_index}`, unmet + holders]);
+    facts.push([`GPU ${gpu.gpu_index}`, withHolders(unmet, gpu)]);
   }
   for (const line of ends(why, now)) facts.push(["ends", line]);
   for (const line of allStarts(why, now)) facts.push(["starts", line]);
@@ -130,7 +148,7 @@ export function sentence(oom) {
   return `The limit refused GPU memory ${denials === 1 ? "once" : `${denials} times`}.`;
 }
 
-/** The call asked for more than the GPU has, so no limit is enough. @param {any} record */
+/** The call asked for more than the GPU has, so it passes under no limit. @param {any} record */
 const exceedsGpu = (record) => record.cause === "gpu_full" && record.asked_bytes > record.limit_bytes;
 
 /** The smallest limit that can be requested. @param {number} bytes */
@@ -151,7 +169,7 @@ function cause(record) {
     case "slice_full":
       return `the slice was full: ${slice} in use${free && `; the GPU had ${free} free`}`;
     case "gpu_full":
-      if (exceedsGpu(record)) return "the driver refused it: it is larger than the GPU, so no limit is enough";
+      if (exceedsGpu(record)) return "the driver refused it: it is larger than the GPU, so it passes under no limit";
       return `the GPU was full${free && `: ${free} free`}; the slice had room: ${slice} in use`;
     case "not_in_slice":
       return "the GPU is not one of the job's";
@@ -192,7 +210,7 @@ export function refusal(record, now) {
     facts.push(["holding", [...largest.map(allocation), ...(rest > 0 ? [`${rest} smaller`] : [])].join(", ")]);
   }
   if (isFigure(record.sufficient_limit_bytes)) {
-    facts.push(["enough", `--gpu-memory ${requestable(record.sufficient_limit_bytes)}`]);
+    facts.push(["needs", `--gpu-memory ${requestable(record.sufficient_limit_bytes)}, or more`]);
   }
   if (record.skipped > 0) {
     const times = record.skipped === 1 ? "once" : `${record.skipped} times`;
@@ -202,23 +220,27 @@ export function refusal(record, now) {
 }
 
 /**
- * The smallest limit with which every refused call succeeds, in bytes.
+ * The smallest limit under which each refused call passes, in bytes. What the program requests after them is not known.
  * @param {any} oom
  * @returns {number | undefined}
  */
-export function enough(oom) {
+export function needed(oom) {
   const limits = (oom.records ?? []).map((/** @type {any} */ one) => one.sufficient_limit_bytes).filter(isFigure);
   return limits.length > 0 ? Math.max(...limits) : undefined;
 }
 
+/** The flag of a size: `--gpu-memory 40960MiB`, `-g 2x0.5`. @param {any} size An `Amount`. */
+export function sizeFlag(size) {
+  if (!size) return undefined;
+  return `${size.kind === "memory" ? "--gpu-memory" : "-g"} ${amount(size)}`;
+}
+
 /** What an advice says beside its figures. @param {any} advice */
 export function reason(advice) {
+  const { runs, denied_runs: denied } = advice;
   const [had, ask] = [advice.memory_limit_bytes, advice.memory_bytes];
+  const refused = `${denied} of ${runs} runs were refused memory`;
+  if (!isFigure(ask)) return `${refused}, so their whole need is unknown`;
   const change = had === ask ? "unchanged" : had < ask ? `${memory(ask - had)} more` : `${memory(had - ask)} less`;
-  const { runs, denied_runs: denied, would_deny_runs: would } = advice;
-  const fared =
-    denied === 0
-      ? `${would} of ${runs} runs would have been refused memory`
-      : `${denied} of ${runs} runs were refused memory, ${would} would have been`;
-  return `${change}${advice.amount ? "" : ", but no GPU here has so much"}; ${fared}`;
+  return `${change}${advice.amount ? "" : ", but no GPU here has so much"}; ${denied === 0 ? "no run was refused memory" : refused}`;
 }

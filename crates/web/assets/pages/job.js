@@ -4,7 +4,7 @@ import { html, useState } from "../vendor/preact.js";
 import { list, one } from "../api.js";
 import { actionsFor, resize } from "../lib/actions.js";
 import { peaks, reference, shareUsed, sum, used } from "../lib/board.js";
-import { enough, reason, refusal, requestable, sentence } from "../lib/explain.js";
+import { needed, reason, refusal, requestable, sentence, sizeFlag } from "../lib/explain.js";
 import { facts } from "../lib/facts.js";
 import { count, elapsed, label, memories, memory, share, state } from "../lib/format.js";
 import { Log } from "./log.js";
@@ -30,9 +30,10 @@ export function Job({ job }) {
   const title = data
     ? html`<span class="number">#${reference(data)}</span> ${label(data.name, 80)}`
     : `Job ${label(job, 40)}`;
+  const name = data ? `#${reference(data)} ${label(data.name, 80)}` : `Job ${label(job, 40)}`;
   const isReady = data !== undefined || error !== undefined;
   if (!data) {
-    return html`<${Main} page="job" title=${title} isReady=${isReady}>
+    return html`<${Main} page="job" title=${title} name=${name} isReady=${isReady}>
       <${Refusal} error=${error} />${!error && html`<p class="quiet">Waiting for the daemon.</p>`}<//>`;
   }
   const isLive = data.state !== "ended" && data.state !== "queued";
@@ -40,7 +41,7 @@ export function Job({ job }) {
     data.state === "ended"
       ? `${elapsed(data.ended_at, now)} ago`
       : `for ${elapsed(data.started_at ?? data.submitted_at, now)}`;
-  return html`<${Main} page="job" title=${title} isReady=${isReady}>
+  return html`<${Main} page="job" title=${title} name=${name} isReady=${isReady}>
     <p class="summary wide" data-job=${reference(data)}>
       <strong>${state({ ...data, ...live, state: data.state })}</strong>
       <span>${label(data.user, 40)}</span><span>queue ${label(data.queue, 60)}</span>
@@ -108,16 +109,18 @@ export function Refusals({ job, denials }) {
   const { data, error } = useAnswer(path, (signal) => one(path, { signal }), { on: denials, least: 2 });
   if (error && !data) return html`<${Refusal} error=${error} />`;
   if (!data) return html`<p class="quiet">Waiting for the daemon.</p>`;
-  const limit = enough(data);
+  const limit = needed(data);
+  const flag = sizeFlag(data.suggested);
   const records = [...(data.records ?? [])].reverse().map((one) => refusal(one, now));
   return html`<p>${sentence(data)}</p>
     ${
       limit !== undefined &&
-      html`<p>${`A limit of ${memory(limit)} would have been enough: `}
-      <${Command} text=${
-        data.state === "running"
-          ? `divvy resize ${job} --gpu-memory ${requestable(limit)}`
-          : `divvy run --gpu-memory ${requestable(limit)} -- …`
+      html`<p>${`The refused calls need a limit of ${memory(limit)}; what the program requests after them is not known.`}</p>`
+    }
+    ${
+      flag !== undefined &&
+      html`<p>With room for more: <${Command} text=${
+        data.state === "running" ? `divvy resize ${job} ${flag}` : `divvy run ${flag} -- …`
       } /></p>`
     }
     ${records.map(
@@ -136,11 +139,14 @@ export function Advice({ job, isLive, onDone }) {
   if (!data) return html`<p class="quiet">Waiting for the daemon.</p>`;
   if (data.length === 0) return html`<p class="quiet">There is no earlier run of this program.</p>`;
   return data.map((/** @type {any} */ advice) => {
-    const size = requestable(advice.memory_bytes);
+    const isKnown = typeof advice.memory_bytes === "number";
+    const size = requestable(isKnown ? advice.memory_bytes : advice.memory_at_least_bytes);
     const action = resize(id, size);
     return html`<div key=${advice.program + advice.gpus}>
-      <p><strong>${advice.gpus > 1 ? `${advice.gpus} × ` : ""}${memory(advice.memory_bytes)}</strong>
-        ${` suits ${count(advice.runs, "run")} of `}<code>${label(advice.program, 200)}</code></p>
+      <p><strong>${advice.gpus > 1 ? `${advice.gpus} × ` : ""}${
+        isKnown ? memory(advice.memory_bytes) : `more than ${memory(advice.memory_at_least_bytes)}`
+      }</strong>
+        ${` from ${count(advice.runs, "run")} of `}<code>${label(advice.program, 200)}</code></p>
       <${Facts} facts=${[
         ["limit", memory(advice.memory_limit_bytes)],
         ["peak p50/max", memories([advice.memory_peak_median_bytes, advice.memory_peak_bytes])],
@@ -148,6 +154,7 @@ export function Advice({ job, isLive, onDone }) {
       ]} />
       ${
         isLive &&
+        isKnown &&
         typeof action !== "string" &&
         html`<div class="row"><${Command} text=${`divvy resize ${id} --gpu-memory ${size}`} />
         <${ActionButton} action=${action} owner=${job.user} text="Resize to this" onDone=${onDone} /></div>`

@@ -3,12 +3,13 @@ import test from "node:test";
 
 import { actionsFor, bytes, command, commands, move, refusal, resize } from "../../assets/lib/actions.js";
 import {
-  enough,
   explained,
+  needed,
   reason,
   refusal as refused,
   requestable,
   sentence,
+  sizeFlag,
   start,
 } from "../../assets/lib/explain.js";
 import { facts, results, sum, total } from "../../assets/lib/facts.js";
@@ -136,9 +137,20 @@ test("why a job waits reads as on the command line", () => {
         gpu_index: 0,
         unmet: ["0.75 in use"],
         holders: ["#7 half 0.5"],
-        held_by: [{ job: "7", usual_run: { median_s: 2520, runs: 7 }, usually_ends: at(720), ends_by: at(3600) }],
+        held_by: [
+          {
+            ...{ job: "7", name: "llama", user: "ana", queue: "half", size: "0.5" },
+            ...{ usual_run: { median_s: 2520, runs: 7 }, usually_ends: at(720), ends_by: at(3600) },
+          },
+        ],
       },
       { gpu_index: 1, unmet: [], holders: [], held_by: [{ job: "7" }, { job: "14" }] },
+      {
+        gpu_index: 2,
+        unmet: ["whole GPU held by #14"],
+        holders: ["#14 open 1"],
+        held_by: [{ job: "14", name: "x", user: "bo", queue: "open", size: "1" }],
+      },
     ],
     behind: ["1", "2", "3", "4", "5", "6", "7", "8", "9"],
     usual_start: at(600),
@@ -152,8 +164,9 @@ test("why a job waits reads as on the command line", () => {
   const { sentence: words, facts: lines, changes } = explained(why, now);
   assert.equal(words, "#31 waits in queue half, place 1: needs 1 whole GPU; 3.5 of 4 GPUs in use");
   assert.deepEqual(lines, [
-    ["GPU 0", "0.75 in use (#7 half 0.5)"],
+    ["GPU 0", "0.75 in use (#7 llama of ana, half 0.5)"],
     ["GPU 1", "would fit"],
+    ["GPU 2", "whole GPU held by #14 x of bo"],
     ["ends", "#7 usually runs 42m (median of 7), so in about 12m00s; in 1h00m at the latest"],
     ["ends", "unknown for #14: no time limit, no earlier runs"],
     ["starts", "in about 10m00s, if no other job is submitted and the jobs ahead take their usual time"],
@@ -202,7 +215,7 @@ test("refused memory reads as on the command line", () => {
     ["cause", "the slice was full: 7.0/8.0 GiB in use; the GPU had 30.0/80.0 GiB free"],
     ["used by", "this process 6.0 GiB, pid 42 1.0 GiB, 1 more processes"],
     ["holding", "3 × 1.0 GiB pool, 2 smaller"],
-    ["enough", "--gpu-memory 9217MiB"],
+    ["needs", "--gpu-memory 9217MiB, or more"],
     ["before", "refused 2 times without a record"],
   ]);
   assert.match(refused({ ...record, cause: "gpu_full", asked_bytes: 2 ** 50 }, now).title, /more than a whole GPU/);
@@ -215,19 +228,19 @@ test("refused memory reads as on the command line", () => {
       "The limit refused GPU memory 3 times.",
     ],
   );
-  assert.equal(enough({ records: [record, { ...record, sufficient_limit_bytes: null }] }), 9 * GIB + 1);
-  assert.equal(enough({}), undefined);
+  assert.equal(needed({ records: [record, { ...record, sufficient_limit_bytes: null }] }), 9 * GIB + 1);
+  assert.equal(needed({}), undefined);
+  assert.equal(sizeFlag({ kind: "memory", bytes: 18 * GIB }), "--gpu-memory 18GiB");
+  assert.equal(sizeFlag({ kind: "shares", count: 2, thousandths: 500 }), "-g 2x0.5");
+  assert.equal(sizeFlag(null), undefined);
   assert.equal(requestable(GIB - 5), "1GiB");
+  const advice = { memory_limit_bytes: 8 * GIB, memory_bytes: 4 * GIB, runs: 7, denied_runs: 0, amount: {} };
+  assert.equal(reason(advice), "4.0 GiB less; no run was refused memory");
+  const mixed = { ...advice, denied_runs: 2, memory_bytes: 90 * GIB, amount: null };
+  assert.equal(reason(mixed), "82.0 GiB more, but no GPU here has so much; 2 of 7 runs were refused memory");
   assert.equal(
-    reason({
-      memory_limit_bytes: 8 * GIB,
-      memory_bytes: 4 * GIB,
-      runs: 7,
-      denied_runs: 0,
-      would_deny_runs: 0,
-      amount: {},
-    }),
-    "4.0 GiB less; 0 of 7 runs would have been refused memory",
+    reason({ ...mixed, memory_bytes: null }),
+    "2 of 7 runs were refused memory, so their whole need is unknown",
   );
 });
 

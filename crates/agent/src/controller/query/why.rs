@@ -168,15 +168,13 @@ impl WhyQuery {
     fn holder(&self, holder: &WhyHolder, usuals: &Usuals) -> v1::WhyHolder {
         let estimator = &*self.estimator.input;
         let left = estimator.known.remaining_s.get(&holder.job);
-        let ran_s = self
-            .estimator
-            .input
-            .active
-            .get(&holder.job)
-            .map_or(0, |run| run.ran_s);
+        let run = estimator.active.get(&holder.job);
+        let ran_s = run.map_or(0, |run| run.ran_s);
         let usual = usuals.get(&holder.job);
         v1::WhyHolder {
             job: holder.job.to_string(),
+            name: run.map(|run| run.ask.name.clone()).unwrap_or_default(),
+            user: run.map(|run| run.ask.user.clone()).unwrap_or_default(),
             queue: holder.queue.to_string(),
             size: holder.size(),
             share: holder.grant.share.thousandths(),

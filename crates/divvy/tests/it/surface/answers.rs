@@ -369,6 +369,7 @@ fn oom_says_what_was_refused_or_that_nothing_was() {
             let denied = records.len();
             let oom = json!({
                 "job": id, "name": "train.py", "state": "ended", "denials": denied, "records": records,
+                "suggested": if denied > 0 { json!({"kind": "memory", "bytes": 16_u64 << 30}) } else { Value::Null },
             });
             items("Oom", &[oom])
         };
@@ -394,7 +395,7 @@ fn advise_needs_history_and_gives_a_command() {
             "name": "train", "program": "python train.py", "gpus": 1, "runs": 2, "denied_runs": 0,
             "memory_limit_bytes": 8_u64 << 30, "memory_peak_median_bytes": 3_u64 << 30,
             "memory_peak_bytes": 4_u64 << 30, "memory_bytes": 5_u64 << 30,
-            "amount": {"kind": "memory", "bytes": 5_u64 << 30}, "would_deny_runs": 0, "command": ["python", "train.py"],
+            "memory_at_least_bytes": 4_u64 << 30, "amount": {"kind": "memory", "bytes": 5_u64 << 30}, "command": ["python", "train.py"],
         });
         match question.path.as_str() {
             "/v1/advice?job=last" | "/v1/advice?program=python%20train.py" => {
