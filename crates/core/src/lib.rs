@@ -61,7 +61,8 @@ pub use model::selection::{GpuSelection, SelectionError, parse_gpus};
 pub use model::slice::{Grant, MigGrant};
 pub use model::snapshot::{AllocatedJob, PendingJob, Preemption, Queue, Snapshot};
 pub use model::{
-    escape, gpu, invariants, isolation, job_state as job, order_key, queue, request, selection,
+    command, escape, gpu, invariants, isolation, job_state as job, order_key, queue, request,
+    selection,
 };
 pub use placement::pinned;
 pub use plan::{Preempt, Start, starts_now};

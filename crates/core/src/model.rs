@@ -10,6 +10,7 @@
 //! May use: `units`, `mig`.
 //! Used by: `reconcile`, `placement`, `project`, `plan`, `simulate`, `resize`, `explain`.
 
+pub mod command;
 pub mod escape;
 pub mod gpu;
 pub mod invariants;

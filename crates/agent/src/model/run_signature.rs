@@ -1,7 +1,7 @@
 //! The run signature: the key by which earlier runs count as similar, for the start estimate.
 //!
 //! It consists of user, name and amount, which every caller may see of a job. A name taken from the command says little
-//! (`python`), so then the program counts too, as in `divvy advise` (`python train.py`). It does not count for a caller
+//! (`train.py`), so then the program counts too, as in `divvy advise` (`python train.py`). It does not count for a caller
 //! that may not see what the job runs, because the number of similar runs would reveal it.
 
 use divvy_core::Amount;
@@ -39,7 +39,11 @@ impl RunSignature {
         let index = ask.policy.array.map(|task| format!("[{}]", task.index));
         let array = index.and_then(|index| ask.name.strip_suffix(&index));
         let name = array.unwrap_or(&ask.name);
-        let is_taken = validate::name(None, &ask.command).is_ok_and(|taken| taken == name);
+        // Up to 0.1.0, jobs had the name of the first word.
+        let first = ask.command.first().map_or("", String::as_str);
+        let first = first.rsplit('/').next().unwrap_or_default();
+        let is_taken =
+            name == first || validate::name(None, &ask.command).is_ok_and(|taken| taken == name);
         Some(Self {
             owner: ask.credentials.uid,
             user: ask.user.clone(),

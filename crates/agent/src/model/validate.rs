@@ -7,7 +7,7 @@ use std::path::Path;
 
 use divvy_api::v1::{self, Error, ErrorCode, Submit};
 use divvy_core::units::ComputeModeError;
-use divvy_core::{Amount, Compute, Gpu, NeverFits, Request, can_ever_fit};
+use divvy_core::{Amount, Compute, Gpu, NeverFits, Request, can_ever_fit, command};
 
 /// Refuses what no program can be started with.
 pub fn check_texts(submit: &Submit) -> Result<(), Error> {
@@ -121,31 +121,25 @@ pub fn never_fits(never: NeverFits) -> Error {
         .details(serde_json::json!({ "nearest": nearest }))
 }
 
-/// The name given, if it can be one, else the program's.
+/// The name given, if it can be one, else that of what the command runs.
 pub fn name(given: Option<String>, command: &[String]) -> Result<String, Error> {
     match given {
         Some(name) if name.trim().is_empty() || name.contains(char::is_control) => {
             Err(usage(format!("{name:?}: not a valid name of a job"))
-                .hint("use a word, or leave the name out to use the program's"))
+                .hint("use a word, or leave the name out to use that of the program"))
         }
         Some(name) if is_reference(&name) => {
             let why = format!("the name {name:?} is reserved for references to jobs");
             Err(usage(why).hint("use a name that is neither a number nor `last`"))
         }
         Some(name) => Ok(name),
-        None => {
-            let program = command.first().map(Path::new).and_then(Path::file_name);
-            let program = program.map(|name| name.to_string_lossy());
-            Ok(
-                match program.as_deref().filter(|name| !name.trim().is_empty()) {
-                    None => "job".to_owned(),
-                    Some(name) if is_reference(name) => {
-                        truncate_name(&format!("job-{}", name.trim_start_matches('#'))).to_owned()
-                    }
-                    Some(name) => truncate_name(name).to_owned(),
-                },
-            )
-        }
+        None => Ok(match command::name(command).as_deref() {
+            None => "job".to_owned(),
+            Some(name) if is_reference(name) => {
+                truncate_name(&format!("job-{}", name.trim_start_matches('#'))).to_owned()
+            }
+            Some(name) => truncate_name(name).to_owned(),
+        }),
     }
 }
 
@@ -208,7 +202,7 @@ mod tests {
     #[test]
     fn a_job_is_named_after_its_program_and_never_like_a_number() {
         let command = ["/usr/bin/python3".to_owned(), "train.py".to_owned()];
-        assert_eq!(name(None, &command).unwrap(), "python3");
+        assert_eq!(name(None, &command).unwrap(), "train.py");
         assert_eq!(name(Some("train".into()), &command).unwrap(), "train");
         for (program, named) in [
             ("last", "job-last"),

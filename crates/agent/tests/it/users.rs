@@ -334,22 +334,32 @@ fn of_anothers_job_one_sees_that_it_is_there_and_no_more() {
 #[test]
 fn earlier_runs_of_others_are_told_apart_by_nothing_but_what_everybody_sees() {
     let Some(home) = system(&[]) else { return };
-    let script = tempfile::tempdir_in("/tmp").unwrap();
-    fs::set_permissions(script.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    let script = script.path().join("s3cret.sh");
-    fs::write(&script, "exec sleep 1000\n").unwrap();
-    fs::set_permissions(&script, PermissionsExt::from_mode(0o644)).unwrap();
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let script = |name: &str, text: &str| {
+        let place = folder.path().join(name);
+        fs::create_dir(&place).unwrap();
+        fs::set_permissions(&place, PermissionsExt::from_mode(0o755)).unwrap();
+        let script = place.join("run.sh");
+        fs::write(&script, text).unwrap();
+        fs::set_permissions(&script, PermissionsExt::from_mode(0o644)).unwrap();
+        script.to_str().unwrap().to_owned()
+    };
+    let (short, long) = (
+        script("one", "exit 0\n"),
+        script("s3cret", "exec sleep 1000\n"),
+    );
     let whole = |command: &[&str]| Submit {
         amount: Some(Amount::Whole { count: 1 }),
         ..quarter(command)
     };
     for _ in 0..3 {
-        let (job, _) = run(&home, ANA, &whole(&["sh", "-c", "exit 0 # s3cret"]));
-        assert_eq!((job.name.as_str(), job.exit_code), ("sh", Some(0)));
+        let (job, _) = run(&home, ANA, &whole(&["sh", &short, "s3cret"]));
+        assert_eq!((job.name.as_str(), job.exit_code), ("run.sh", Some(0)));
     }
     // The same name, which was taken from the command, and another program.
     let holder = as_user(&home, ANA, async |client| {
-        let submit = whole(&["sh", script.to_str().unwrap()]);
+        let submit = whole(&["bash", &long]);
         let id = client.submit(&submit).await.unwrap().id;
         in_state(&client, &id, JobState::Running).await;
         let waits = client.submit(&whole(&["true"])).await.unwrap().id;

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::project::{
     OutOfQuota, PendingPreemption, QuotaAhead, QuotaExceeded, QuotaRule, QuotaSum,
 };
-use crate::units::{Gpus, JobId};
+use crate::units::{Bytes, Gpus, JobId};
 
 impl fmt::Display for QuotaExceeded {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -26,13 +26,18 @@ impl fmt::Display for QuotaExceeded {
         match self.resource {
             QuotaSum::Gpus { most, used, needs } => {
                 let s = if most == Gpus::whole(1) { "" } else { "s" };
-                write!(out, "{most} GPU{s}; {used} in use, {needs} more needed{by}")
+                write!(out, "{most} GPU{s}")?;
+                match used == Gpus::default() {
+                    true => write!(out, ", and the job requests {needs}{by}"),
+                    false => write!(out, "; {used} in use, {needs} more needed{by}"),
+                }
             }
             QuotaSum::Memory { most, used, needs } => {
-                write!(
-                    out,
-                    "{most} of GPU memory; {used} in use, {needs} more needed{by}"
-                )
+                write!(out, "{most} of GPU memory")?;
+                match used == Bytes::ZERO {
+                    true => write!(out, ", and the job requests {needs}{by}"),
+                    false => write!(out, "; {used} in use, {needs} more needed{by}"),
+                }
             }
         }
     }

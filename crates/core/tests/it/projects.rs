@@ -422,7 +422,7 @@ fn c4_what_is_larger_than_the_limit_is_refused() {
     assert_eq!(ask("2", &owner("a")), Ok(()));
     assert_eq!(ask("2-4", &owner("a")), Ok(()));
     let (message, hint) = ask("3", &owner("a")).unwrap_err();
-    assert_eq!(message, "a's limit is 2 GPUs; 0 in use, 3 more needed");
+    assert_eq!(message, "a's limit is 2 GPUs, and the job requests 3");
     assert!(
         hint.starts_with("the nearest request that fits is -g 2;"),
         "{hint}"
@@ -430,7 +430,7 @@ fn c4_what_is_larger_than_the_limit_is_refused() {
     let (message, hint) = ask("2", &fixed("a")).unwrap_err();
     assert_eq!(
         message,
-        "a's quota is 1 GPU; 0 in use, 2 more needed, and only preemptible jobs may exceed it"
+        "a's quota is 1 GPU, and the job requests 2, and only preemptible jobs may exceed it"
     );
     assert!(hint.contains("-g 1; --preemptible"), "{hint}");
 
@@ -441,7 +441,7 @@ fn c4_what_is_larger_than_the_limit_is_refused() {
     assert_eq!(node.start(), [small]);
     assert_eq!(
         node.reason(large),
-        "a's limit is 2 GPUs; 0 in use, 3 more needed"
+        "a's limit is 2 GPUs, and the job requests 3"
     );
 }
 

@@ -159,7 +159,7 @@ fn a_request_beyond_the_limit_is_refused_with_the_nearest_one_within() {
     let (message, hint) = refused("0", "0.001");
     assert_eq!(
         message,
-        "the limit of user ana is 0 GPUs; 0 in use, 0.001 more needed"
+        "the limit of user ana is 0 GPUs, and the job requests 0.001"
     );
     assert!(hint.starts_with("administrators change"), "{hint}");
     assert_eq!(
@@ -178,7 +178,7 @@ fn a_lowered_limit_stops_no_job_and_a_job_that_never_fits_it_delays_none() {
     assert_eq!(node.start(), [0; 0]);
     assert_eq!(
         node.reason(large),
-        "the limit of user ana is 1 GPU; 0 in use, 2 more needed"
+        "the limit of user ana is 1 GPU, and the job requests 2"
     );
     node.end(runs);
     assert_eq!(node.start(), [small]);
