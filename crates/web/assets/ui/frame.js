@@ -47,9 +47,6 @@ function skip(event) {
 /** The node in one line. */
 function Summary() {
   const board = useStore((state) => state.board);
-  useEffect(() => {
-    if (board) document.title = `${label(board.hostname, 40)} · Divvy`;
-  }, [board?.hostname]);
   if (!board) return html`<p class="summary"></p>`;
   const { hostname, gpus, jobs, waiting } = board;
   return html`<p class="summary">
@@ -122,9 +119,15 @@ export function Said() {
 
 /**
  * The content of a page, with its heading.
- * @param {{ page: string, title: any, isReady: boolean, children?: any }} props
+ * @param {{ page: string, title: any, name?: string, isReady: boolean, children?: any }} props `name`: the title as text.
  */
-export function Main({ page, title, isReady, children }) {
+export function Main({ page, title, name, isReady, children }) {
+  const hostname = useStore((state) => state.board?.hostname);
+  // Tabs of several pages and jobs have names of their own (WCAG 2.4.2).
+  const words = [name ?? title, hostname && label(hostname, 40), "Divvy"].filter(Boolean).join(" · ");
+  useEffect(() => {
+    document.title = words;
+  }, [words]);
   return html`<main id="main" class="page" tabindex="-1" data-page=${page} data-ready=${isReady ? "true" : "false"}
     aria-busy=${isReady ? "false" : "true"}>
     <h1 tabindex="-1">${title}</h1>
