@@ -77,8 +77,13 @@ impl Caller {
             needed.name(),
             self.role.name()
         );
-        Err(Error::new(ErrorCode::NotAllowed, why)
-            .hint("ask the job's owner or an admin of this node; admins assign roles in the daemon's configuration file, or its --access file"))
+        let whom = match whose {
+            JobRelation::Others => "the job's owner or an admin of this node",
+            JobRelation::Own | JobRelation::None => "an admin of this node",
+        };
+        Err(Error::new(ErrorCode::NotAllowed, why).hint(format!(
+            "ask {whom}; admins assign roles in the daemon's configuration file, or its --access file"
+        )))
     }
 
     pub fn whose(&self, owner: u32) -> JobRelation {

@@ -213,7 +213,7 @@ pub enum Verb {
     Logs(Logs),
     /// Show why a job waits, and what would start it now
     Why(ReadJob),
-    /// Show why GPU memory was refused, and which limit would be enough
+    /// Show why GPU memory was refused, and what the call needed
     Oom(ReadJob),
     /// Suggest a memory limit, from what earlier runs used
     Advise(Advise),

@@ -24,7 +24,7 @@ use crate::output;
 /// [`ErrorCode::Usage`] with the word that is wrong and what would be right.
 pub fn submit(args: &JobArgs, runner: Runner) -> Result<Submit> {
     let mut submit = Submit {
-        command: command(&args.command)?,
+        command: command(&args.command, line_of(runner))?,
         ..described(args, runner)?
     };
     terms::add(&args.terms, &mut submit)?;
@@ -93,12 +93,24 @@ fn described(args: &JobArgs, runner: Runner) -> Result<Submit> {
     })
 }
 
-pub fn command(words: &[OsString]) -> Result<Vec<String>> {
-    const HINT: &str = "put the program after `--`: divvy run -g 0.25 -- python train.py";
+/// A command line that submits a job with this runner.
+pub fn line_of(runner: Runner) -> &'static str {
+    match runner {
+        Runner::Supervisor => "divvy submit -g 0.25",
+        Runner::Client | Runner::Claim => "divvy run -g 0.25",
+    }
+}
+
+/// The program and its arguments; `line`: the command line before them, for the hint.
+///
+/// # Errors
+/// [`ErrorCode::Usage`](divvy_api::v1::ErrorCode::Usage) without a program, or for an argument that is not UTF-8.
+pub fn command(words: &[OsString], line: &str) -> Result<Vec<String>> {
+    let hint = || format!("put the program after `--`: {line} -- python train.py");
     match words.first() {
-        None => return Err(usage("the program to run is missing", HINT)),
+        None => return Err(usage("the program to run is missing", hint())),
         Some(program) if program.is_empty() => {
-            return Err(usage("the name of the program is empty", HINT));
+            return Err(usage("the name of the program is empty", hint()));
         }
         Some(_) => {}
     }

@@ -102,6 +102,9 @@ pub fn from_clap(error: &clap::Error, words: &[OsString]) -> Error {
     if let Some(hint) = of_slurm(error).filter(|_| takes_jobs) {
         return Error::new(ErrorCode::Usage, shortened(&message)).hint(hint);
     }
+    if let Some(hint) = of_other_tools(error) {
+        return Error::new(ErrorCode::Usage, shortened(&message)).hint(hint);
+    }
     if let Some(hint) = of_docker(error, words) {
         return Error::new(ErrorCode::Usage, shortened(&message)).hint(hint);
     }
@@ -114,6 +117,36 @@ pub fn from_clap(error: &clap::Error, words: &[OsString]) -> Error {
         },
     };
     Error::new(ErrorCode::Usage, shortened(&message)).hint(hint)
+}
+
+/// Verbs of Slurm, Docker, git and monitors, and ours for them.
+const OTHER_TOOLS: [(&[&str], &str); 12] = [
+    (
+        &["kill", "rm", "delete", "stop", "scancel", "abort", "qdel"],
+        "cancel",
+    ),
+    (&["squeue", "list", "ls", "jobs", "qstat"], "ps"),
+    (&["sbatch", "qsub", "add", "enqueue"], "submit"),
+    (&["srun", "start", "execute"], "run"),
+    (&["salloc", "bash", "login"], "shell"),
+    (&["status", "sinfo", "nvidia-smi", "smi", "nodes"], "gpus"),
+    (&["sacct", "history"], "ps -a"),
+    (&["log", "tail", "output"], "logs"),
+    (&["show", "scontrol", "inspect", "job"], "describe"),
+    (&["htop", "nvitop", "watch", "monitor"], "top"),
+    (&["info", "check", "diagnose"], "doctor"),
+    (&["version"], "--version"),
+];
+
+/// The verb for one of another tool.
+fn of_other_tools(error: &clap::Error) -> Option<String> {
+    let named = error.get(ContextKind::InvalidSubcommand)?;
+    let (ErrorKind::InvalidSubcommand, ContextValue::String(verb)) = (error.kind(), named) else {
+        return None;
+    };
+    let mut tools = OTHER_TOOLS.iter();
+    let (_, ours) = tools.find(|(verbs, _)| verbs.contains(&verb.as_str()))?;
+    Some(format!("use `divvy {ours}`"))
 }
 
 /// The flag of Divvy for a flag of Slurm that Divvy does not have.
@@ -247,11 +280,18 @@ mod tests {
         let error = refused(&["divvy", "pss"]);
         assert_eq!(error.message, "unrecognized subcommand 'pss'");
         assert!(error.hint.unwrap().contains("'ps'"));
-        let hint = refused(&["divvy", "squeue"]).hint.unwrap();
-        assert!(
-            hint.contains("'requeue'") && !hint.contains("supervise"),
-            "{hint}"
-        );
+        let hint = refused(&["divvy", "supervis"]).hint.unwrap_or_default();
+        assert!(!hint.contains("supervise"), "{hint}");
+        let verbs = args::command();
+        for (others, ours) in OTHER_TOOLS {
+            for other in others {
+                assert!(verbs.find_subcommand(other).is_none(), "{other} is a verb");
+                let error = refused(&["divvy", other]);
+                assert_eq!(error.hint.unwrap(), format!("use `divvy {ours}`"));
+            }
+            let verb = ours.split(' ').next().unwrap();
+            assert!(verb.starts_with('-') || verbs.find_subcommand(verb).is_some());
+        }
         for (words, hint) in [
             (
                 &["divvy", "submit", "--mail-type", "x"][..],

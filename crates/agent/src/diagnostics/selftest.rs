@@ -368,6 +368,10 @@ fn nvidia_smi(uuid: &str, limit: u64) -> SelftestCheck {
         ATTEMPT_TIMEOUT,
     );
     let (result, detail) = match asked {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let why = "nvidia-smi is not installed".to_owned();
+            (SelftestResult::NotAvailable, why)
+        }
         Err(error) => (SelftestResult::NotAvailable, error.to_string()),
         Ok(output) if !output.status.success() => {
             (SelftestResult::Failed, failure_message(&output))

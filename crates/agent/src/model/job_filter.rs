@@ -3,6 +3,7 @@
 //! The controller applies them to jobs that have not ended, and the journal says the same in SQL for ended ones. None
 //! of them reads what redaction hides: a filter must not tell what another user's job runs.
 
+use divvy_api::v1::job_query::MARKS;
 use divvy_api::v1::{EndReason, Error, JobQuery, JobState};
 use divvy_core::JobId;
 use jiff::Timestamp;
@@ -88,6 +89,10 @@ pub struct JobFilter {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct States {
     states: Vec<JobState>,
+    /// Queued jobs on hold.
+    held: bool,
+    /// Running jobs with stopped processes.
+    suspended: bool,
     /// Empty together with [`JobState::Ended`] in `states`: for any reason.
     pub reasons: Vec<EndReason>,
 }
@@ -244,7 +249,11 @@ impl States {
             match (state, reason) {
                 (Some(state), _) => found.states.push(state),
                 (None, Some(reason)) => found.reasons.push(reason),
-                (None, None) => return Err(unknown_state(word)),
+                (None, None) => match MARKS.iter().position(|mark| *mark == word) {
+                    Some(0) => found.held = true,
+                    Some(_) => found.suspended = true,
+                    None => return Err(unknown_state(word)),
+                },
             }
         }
         if found.states.contains(&JobState::Ended) {
@@ -270,15 +279,18 @@ impl States {
             }
         };
         self.states.contains(&state)
+            || self.held && state == JobState::Queued && job.run_state.hold.is_some()
+            || self.suspended && state == JobState::Running && job.run_state.suspended
     }
 }
 
 fn unknown_state(word: &str) -> Error {
     let states = JobState::ALL.map(JobState::name).join(", ");
+    let marks = MARKS.join(", ");
     let reasons = EndReason::ALL.map(EndReason::name).join(", ");
     let word: String = word.chars().take(LONGEST_NAME).collect();
     usage(format!("state={word:?} is unknown")).hint(format!(
-        "use states ({states}) or reasons of the end ({reasons}), separated by commas"
+        "use states ({states}, {marks}) or reasons of the end ({reasons}), separated by commas"
     ))
 }
 

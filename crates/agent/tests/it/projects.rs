@@ -227,7 +227,7 @@ async fn what_a_project_may_not_have_is_refused_with_the_arithmetic() {
     assert_eq!(kind, ErrorCode::NeverFits);
     assert_eq!(
         message,
-        "a's quota is 0 GPUs; 0 in use, 1 more needed, and only preemptible jobs may exceed it"
+        "a's quota is 0 GPUs, and the job requests 1, and only preemptible jobs may exceed it"
     );
     let half = ProjectChange {
         limit: Some(Some(500)),
@@ -237,7 +237,7 @@ async fn what_a_project_may_not_have_is_refused_with_the_arithmetic() {
     client.set_project("b", &half).await.unwrap();
     let (kind, message) = code(client.submit(&whole("b", true, "true")).await);
     assert_eq!(kind, ErrorCode::NeverFits);
-    assert_eq!(message, "b's limit is 0.5 GPUs; 0 in use, 1 more needed");
+    assert_eq!(message, "b's limit is 0.5 GPUs, and the job requests 1");
     let others = ProjectChange {
         members: Some(vec!["nobody-here".into(), "@no-such-group".into()]),
         ..ProjectChange::default()
@@ -462,7 +462,7 @@ async fn nobody_is_resized_beyond_what_the_project_may_have() {
         (error.code, error.message.as_str()),
         (
             ErrorCode::NeverFits,
-            "b's limit is 0.5 GPUs; 0 in use, 0.75 more needed"
+            "b's limit is 0.5 GPUs, and the job requests 0.75"
         )
     );
     for job in [&waits, &other] {

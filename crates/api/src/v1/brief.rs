@@ -52,6 +52,32 @@ pub struct Brief<'a> {
     pub bypasses: Cow<'a, [Bypass]>,
 }
 
+impl Brief<'_> {
+    /// The same without what it borrows.
+    pub fn into_owned(self) -> Brief<'static> {
+        let owned = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
+        Brief {
+            id: owned(self.id),
+            task: self.task.map(owned),
+            name: owned(self.name),
+            user: owned(self.user),
+            project: self.project.map(owned),
+            queue: owned(self.queue),
+            request: owned(self.request),
+            state: self.state,
+            end_reason: self.end_reason,
+            exit_code: self.exit_code,
+            suspended: self.suspended,
+            since: self.since,
+            started_at: self.started_at,
+            ended_at: self.ended_at,
+            slices: Cow::Owned(self.slices.into_owned()),
+            reason: self.reason.map(owned),
+            bypasses: Cow::Owned(self.bypasses.into_owned()),
+        }
+    }
+}
+
 /// Reads such lines from pieces of any length. It returns each job as soon as its line is complete, and never holds
 /// all of them.
 #[derive(Debug, Default)]

@@ -11,6 +11,9 @@ pub const TOTAL: &str = "divvy-total";
 /// Header of a page of jobs: `after` of the next page. Absent on the last page.
 pub const NEXT: &str = "divvy-next";
 
+/// Words for jobs of one state: queued jobs on hold, running jobs with stopped processes.
+pub const MARKS: [&str; 2] = ["held", "suspended"];
+
 /// Orders of a list of jobs; with `-` before it the other way round.
 pub const SORTS: [&str; 14] = [
     "id",
@@ -39,7 +42,8 @@ pub struct JobQuery {
     /// One line for each job (`Brief`).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub brief: bool,
-    /// States and end reasons, separated by commas, whatever `all` is: `queued,running`, `failed`.
+    /// States and end reasons, separated by commas, whatever `all` is: `queued,running`, `failed`. `held` selects queued
+    /// jobs on hold, `suspended` running jobs with stopped processes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// Name or number (uid) of the user.

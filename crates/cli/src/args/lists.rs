@@ -15,6 +15,11 @@ pub struct Ps {
     /// List jobs that have ended, too, with their times
     #[arg(short, long)]
     pub all: bool,
+    /// One row for each queued job of an array
+    ///
+    /// One row for each queued job of an array. Otherwise those that follow each other are one row, such as 12_[2-39]
+    #[arg(long)]
+    pub tasks: bool,
     #[command(flatten)]
     pub filter: JobFilter,
     #[command(flatten)]
@@ -62,7 +67,7 @@ pub struct JobFilter {
         conflicts_with = "jobs"
     )]
     pub sort: Option<String>,
-    /// At most N jobs: the newest, or the first by --sort
+    /// At most N jobs: the newest, or the first by --sort; 0: all
     #[arg(short = 'n', long, value_name = "N", conflicts_with = "jobs")]
     pub limit: Option<String>,
 }

@@ -1,6 +1,6 @@
 //! Filters of job lists: the words of the flags as a query of the API.
 
-use divvy_api::v1::job_query::SORTS;
+use divvy_api::v1::job_query::{MARKS, SORTS};
 use divvy_api::v1::{EndReason, JobQuery, JobState};
 use jiff::civil::{Date, Time};
 use jiff::tz::TimeZone;
@@ -12,15 +12,14 @@ use crate::error_output::{Result, usage};
 /// States and ways to end, as the API calls them.
 pub fn states_and_ends() -> Vec<&'static str> {
     let ends = EndReason::ALL.into_iter().map(EndReason::name);
-    JobState::ALL
-        .into_iter()
-        .map(JobState::name)
-        .chain(ends)
-        .collect()
+    let states = JobState::ALL.into_iter().map(JobState::name);
+    states.chain(MARKS).chain(ends).collect()
 }
 
 /// Words of tables and of Slurm for some of them.
-const OTHER_WORDS: [(&str, &str); 9] = [
+const OTHER_WORDS: [(&str, &str); 10] = [
+    // Tables print one word for both.
+    ("failed", "failed,launch_failed"),
     ("pending", "queued"),
     ("pd", "queued"),
     ("waiting", "queued"),
@@ -58,7 +57,7 @@ pub fn is_past(query: &JobQuery) -> bool {
     let living = JobState::ALL
         .into_iter()
         .filter(|state| *state != JobState::Ended);
-    let living: Vec<&str> = living.map(JobState::name).collect();
+    let living: Vec<&str> = living.map(JobState::name).chain(MARKS).collect();
     let ended = |word: &str| !living.contains(&word);
     let states = query.state.as_deref().unwrap_or_default();
     let asks = states
@@ -95,11 +94,11 @@ pub fn states(text: &str) -> Result<String> {
     let word = |typed: &str| {
         let word = typed.trim().to_lowercase().replace(['-', ' '], "_");
         let other = OTHER_WORDS.iter().find(|(other, _)| *other == word);
-        let word = other.map_or(word, |(_, word)| (*word).to_owned());
         let known = states_and_ends();
-        match known.contains(&&*word) {
-            true => Ok(word),
-            false => Err(usage(
+        match other {
+            Some((_, words)) => Ok((*words).to_owned()),
+            None if known.contains(&&*word) => Ok(word),
+            None => Err(usage(
                 format!("--state {text}: no state {typed:?}"),
                 format!("use {}", known.join(", ")),
             )),
@@ -122,10 +121,10 @@ fn sort(text: &str) -> Result<String> {
 
 fn limit(text: &str) -> Result<usize> {
     match text.parse() {
-        Ok(limit @ 1..) => Ok(limit),
-        _ => Err(usage(
+        Ok(limit) => Ok(limit),
+        Err(_) => Err(usage(
             format!("--limit {text}: not a number of jobs"),
-            "use a whole number above 0, as in -n 20",
+            "use a whole number, as in -n 20; 0 lists all",
         )),
     }
 }
@@ -290,7 +289,7 @@ mod tests {
             (
                 "-s running,FAILED",
                 JobQuery {
-                    state: some("running,failed"),
+                    state: some("running,failed,launch_failed"),
                     ..none()
                 },
             ),
@@ -349,7 +348,7 @@ mod tests {
             ("-s running,", "--state running,", "queued"),
             ("--since yesterday", "--since yesterday", "2026-11-01"),
             ("--since -3d", "-3", ""),
-            ("-n 0", "--limit 0", "-n 20"),
+            ("-n -1", "-1", ""),
             ("-n many", "--limit many", "-n 20"),
             ("--sort size", "size", "memory"),
             ("--sort=-", "--sort -", "memory"),
@@ -380,7 +379,11 @@ mod tests {
         let words = told
             .iter()
             .flat_map(|text| text.split('`').skip(3).step_by(2));
-        assert_eq!(words.collect::<Vec<_>>(), states_and_ends());
+        let (states, ends) = (JobState::ALL.len(), EndReason::ALL.len());
+        let mut words: Vec<&str> = words.collect();
+        assert_eq!(words.len(), states + ends);
+        words.splice(states..states, MARKS);
+        assert_eq!(words, states_and_ends());
     }
 
     #[test]
@@ -388,6 +391,7 @@ mod tests {
         for (line, past) in [
             ("", false),
             ("-s queued,running", false),
+            ("-s held,suspended", false),
             ("-s running,failed", true),
             ("-s ended", true),
             ("-a", true),

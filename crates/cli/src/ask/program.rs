@@ -119,6 +119,36 @@ fn split_interpreter_line(line: &[u8]) -> impl Iterator<Item = String> {
         .map(|word| String::from_utf8_lossy(word).into_owned())
 }
 
+/// What to write instead of a command in one word, a variable, or a word that only a shell knows.
+fn of_one_word(name: &str) -> Option<String> {
+    const OF_SHELLS: [&str; 9] = [
+        "cd", "source", ".", "export", "alias", "ulimit", "set", "unset", "exec",
+    ];
+    let first = name.split(' ').next().unwrap_or_default();
+    let is_assignment = |word: &str| {
+        let variable = word.split_once('=').map(|(variable, _)| variable);
+        let is_letter = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+        variable.is_some_and(|variable| !variable.is_empty() && variable.chars().all(is_letter))
+    };
+    if name.contains(|letter| "&|;<>*$`".contains(letter)) || OF_SHELLS.contains(&first) {
+        let words = ["sh", "-c", name].map(str::to_owned);
+        return Some(format!(
+            "a shell runs that: -- {}",
+            short(&crate::text::command_line(&words))
+        ));
+    }
+    if is_assignment(first) {
+        return Some(format!("set a variable with --env {}", short(first)));
+    }
+    let is_quoted = name.trim().contains(' ');
+    is_quoted.then(|| {
+        format!(
+            "it is one word: leave out the quotes: -- {}",
+            short(name.trim())
+        )
+    })
+}
+
 /// A program's name and where it is looked for.
 struct SearchContext<'a> {
     name: &'a str,
@@ -132,14 +162,16 @@ impl SearchContext<'_> {
         let (why, hint) = match error {
             LookupError::NotInPath(_) => (
                 format!("{name} is not in the job's PATH"),
-                self.meant().map_or_else(
-                    || {
-                        format!(
-                            "use its full path, or set --env PATH=…; `-- env {name}` looks it up when the job starts"
-                        )
-                    },
-                    |meant| format!("did you mean {meant}?"),
-                ),
+                of_one_word(self.name).unwrap_or_else(|| {
+                    self.meant().map_or_else(
+                        || {
+                            format!(
+                                "use its full path, or set --env PATH=…; `-- env {name}` looks it up when the job starts"
+                            )
+                        },
+                        |meant| format!("did you mean {meant}?"),
+                    )
+                }),
             ),
             LookupError::File(file, _) if file.is_dir() => (
                 format!("{name} is a folder"),
@@ -150,9 +182,10 @@ impl SearchContext<'_> {
                     true => format!("file {name} not found"),
                     false => format!("file {name} not found in {}", self.cwd.display()),
                 },
-                match self.nearest_beside() {
-                    Some(meant) => format!("did you mean {meant}?"),
-                    None => "use the path of an existing program".to_owned(),
+                match (self.quoted(), self.nearest_beside()) {
+                    (Some(hint), _) => hint,
+                    (None, Some(meant)) => format!("did you mean {meant}?"),
+                    (None, None) => "use the path of an existing program".to_owned(),
                 },
             ),
             LookupError::File(file, _) if file.is_file() => (
@@ -217,6 +250,13 @@ impl SearchContext<'_> {
         let wanted = said.or_else(|| is_text.then(|| by_name.to_owned()))?;
         let is_there = program::find(&wanted, Some(self.path), self.cwd).is_ok();
         (is_there && !wanted.contains('/')).then_some(wanted)
+    }
+
+    /// The hint for a command in one word whose first part is a program.
+    fn quoted(&self) -> Option<String> {
+        let (first, _) = self.name.split_once(' ')?;
+        program::find(first, Some(self.path), self.cwd).ok()?;
+        of_one_word(self.name)
     }
 
     /// Suggests programs for a name that no folder of the PATH contains.
@@ -390,6 +430,31 @@ mod tests {
                 127,
                 "is not in the job's PATH",
                 "`-- env no_such_program` looks it up when the job starts",
+            ),
+            (
+                "python3 train.py --take 1",
+                127,
+                "python3 train.py --take 1 is not in the job's PATH",
+                "it is one word: leave out the quotes: -- python3 train.py --take 1",
+            ),
+            (
+                "./good.sh 1",
+                127,
+                "file ./good.sh 1 not found",
+                "it is one word: leave out the quotes: -- ./good.sh 1",
+            ),
+            (
+                "sleep 1 && echo done",
+                127,
+                "is not in the job's PATH",
+                "a shell runs that: -- sh -c 'sleep 1 && echo done'",
+            ),
+            ("cd", 127, "cd is not in", "a shell runs that: -- sh -c cd"),
+            (
+                "FOO=1",
+                127,
+                "FOO=1 is not in the job's PATH",
+                "set a variable with --env FOO=1",
             ),
             (
                 "./plain.sh",

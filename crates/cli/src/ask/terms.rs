@@ -110,9 +110,20 @@ pub fn array(text: &str) -> Result<Array> {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
         let read = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
         let (from, to) = (read(from)?, read(to)?);
+        if from > to {
+            return Err(usage(
+                format!("--array {text}: the range {part} is empty"),
+                format!("write the smaller index first, as in {to}-{from}"),
+            ));
+        }
         // Do not expand more indices than any daemon accepts.
-        if from > to || to - from > MOST_INDICES {
-            return Err(wrong());
+        if to - from > MOST_INDICES {
+            return Err(usage(
+                format!(
+                    "--array {text}: {part} are more than {MOST_INDICES} indices, which is the limit"
+                ),
+                "submit several arrays, or let each job do more",
+            ));
         }
         indices.extend(from..=to);
     }

@@ -42,6 +42,80 @@ pub struct Rows {
     view: View,
     span: Span,
     cells: Cells,
+    /// Queued jobs of an array are one row.
+    folds: bool,
+    /// The queued jobs of the array that was listed last.
+    fold: Option<Fold>,
+    /// Rows of queued jobs that are drawn at most, and the queued jobs beyond them.
+    most_queued: usize,
+    queued: usize,
+    left_out: usize,
+}
+
+/// Queued jobs of one array that follow each other.
+struct Fold {
+    first: Brief<'static>,
+    indices: Vec<u32>,
+}
+
+/// Pieces of a list of indices that a row shows: more would take the other columns' room.
+const MOST_PIECES: usize = 3;
+
+impl Fold {
+    /// A fold of this job; `None` for one that is no queued job of an array.
+    fn of(job: &Brief<'_>) -> Option<Self> {
+        let (_, index) = array_task(job)?;
+        Some(Self {
+            indices: vec![index],
+            first: job.clone().into_owned(),
+        })
+    }
+
+    /// Whether the job belongs to this row.
+    fn takes(&self, job: &Brief<'_>) -> bool {
+        let (first, array) = (&self.first, array_task(&self.first).map(|(array, _)| array));
+        array_task(job).map(|(array, _)| array) == array
+            && first.queue == job.queue
+            && first.request == job.request
+            && first.reason == job.reason
+    }
+
+    /// `12_[2-39]`, `12_[1,5-7,9,…]`.
+    fn reference(&self) -> String {
+        let array = array_task(&self.first).map_or_else(String::new, |(array, _)| array.to_owned());
+        let mut indices = self.indices.clone();
+        indices.sort_unstable();
+        let mut pieces: Vec<(u32, u32)> = Vec::new();
+        for index in indices {
+            match pieces.last_mut() {
+                Some((_, to)) if *to + 1 == index => *to = index,
+                _ => pieces.push((index, index)),
+            }
+        }
+        let more = if pieces.len() > MOST_PIECES {
+            ",…"
+        } else {
+            ""
+        };
+        let shown = pieces
+            .iter()
+            .take(MOST_PIECES)
+            .map(|(from, to)| match from == to {
+                true => from.to_string(),
+                false => format!("{from}-{to}"),
+            });
+        format!("{array}_[{}{more}]", shown.collect::<Vec<_>>().join(","))
+    }
+}
+
+/// The array's number and the index of a queued job of an array.
+fn array_task<'a>(job: &'a Brief<'_>) -> Option<(&'a str, u32)> {
+    let task = job
+        .task
+        .as_deref()
+        .filter(|_| job.state == JobState::Queued)?;
+    let (array, index) = task.split_once('_')?;
+    Some((array, index.parse().ok()?))
 }
 
 impl Rows {
@@ -58,12 +132,83 @@ impl Rows {
                 Format::Name => Default::default(),
                 _ => view.palette,
             }),
+            folds: false,
+            fold: None,
+            most_queued: usize::MAX,
+            queued: 0,
+            left_out: 0,
         }
+    }
+
+    /// Queued jobs of an array that follow each other become one row, and at most so many rows of queued jobs are drawn.
+    #[must_use]
+    pub fn folding(mut self, most_queued: usize) -> Self {
+        self.folds = self.format == Format::Table;
+        self.most_queued = most_queued;
+        self
     }
 
     /// Adds a job of which only the columns of the plain table are known.
     pub fn add(&mut self, job: &Brief<'_>) {
-        self.put(job, None);
+        if !self.folds {
+            return self.put(job, None);
+        }
+        if let Some(fold) = self.fold.as_mut().filter(|fold| fold.takes(job)) {
+            fold.indices.extend(array_task(job).map(|(_, index)| index));
+            return;
+        }
+        self.unfold();
+        match Fold::of(job) {
+            Some(fold) => self.fold = Some(fold),
+            None => self.put_bounded(job, 1),
+        }
+    }
+
+    /// Draws the row of the jobs that are folded.
+    fn unfold(&mut self) {
+        let Some(fold) = self.fold.take() else {
+            return;
+        };
+        let count = fold.indices.len();
+        if count == 1 {
+            return self.put_bounded(&fold.first, 1);
+        }
+        let (reference, mut job) = (fold.reference(), fold.first);
+        let name = job.name.rsplit_once('[').map(|(name, _)| name.to_owned());
+        job.name = name.map_or(job.name, Cow::Owned);
+        job.task = Some(Cow::Owned(reference));
+        self.put_bounded(&job, count);
+    }
+
+    /// Adds a row that stands for so many jobs, unless it is one of too many that wait.
+    fn put_bounded(&mut self, job: &Brief<'_>, count: usize) {
+        if job.state == JobState::Queued {
+            self.queued += 1;
+            if self.queued > self.most_queued {
+                self.left_out += count;
+                return;
+            }
+        }
+        match count {
+            1 => self.put(job, None),
+            count => {
+                let state = format!("{count} {}", text::state_of(job));
+                row(
+                    &mut self.cells,
+                    job,
+                    Some(&state),
+                    None,
+                    self.view,
+                    self.span,
+                );
+                self.cells.end_row();
+            }
+        }
+    }
+
+    /// How many queued jobs no row stands for.
+    pub fn left_out(&self) -> usize {
+        self.left_out
     }
 
     pub fn add_whole(&mut self, job: &Job) {
@@ -75,13 +220,14 @@ impl Rows {
             Format::Name => self.cells.add(&text::cleaned(job.reference())),
             _ => {
                 let whole = whole.filter(|_| self.view.wide);
-                row(&mut self.cells, job, whole, self.view, self.span);
+                row(&mut self.cells, job, None, whole, self.view, self.span);
             }
         }
         self.cells.end_row();
     }
 
-    pub fn drawn(&self) -> String {
+    pub fn drawn(&mut self) -> String {
+        self.unfold();
         if self.cells.is_empty() {
             return String::new();
         }
@@ -127,14 +273,25 @@ pub(crate) fn columns(wide: bool, span: Span) -> Vec<Column> {
     columns
 }
 
-/// Adds the cells of a job. `whole`: it, where the wide table is drawn.
-fn row(cells: &mut Cells, job: &Brief<'_>, whole: Option<&Job>, view: View, span: Span) {
+/// Adds the cells of a job. `state`: the words in place of its own. `whole`: it, where the wide table is drawn.
+fn row(
+    cells: &mut Cells,
+    job: &Brief<'_>,
+    state: Option<&str>,
+    whole: Option<&Job>,
+    view: View,
+    span: Span,
+) {
     cells.add(&text::cleaned(job.reference()));
     cells.add(&text::cleaned(&job.name));
     cells.add(&text::cleaned(&job.user));
     cells.add(&text::cleaned(&job.queue));
     cells.add(&text::cleaned(&job.request));
-    cells.add_in(text::state_tone(job), &text::state_of(job));
+    let own = || text::state_of(job);
+    cells.add_in(
+        text::state_tone(job),
+        &state.map_or_else(own, Cow::Borrowed),
+    );
     match span {
         Span::Present => {
             cells.add(&text::elapsed(job.since, view.now));
@@ -359,4 +516,90 @@ pub(super) fn fate(job: &Job, now: Timestamp) -> String {
     // Only a request for a single job contains its start.
     let start = start(job, now).map(|start| format!(" (starts {start})"));
     format!("{fate}{}", start.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view() -> View {
+        View {
+            wide: false,
+            width: None,
+            now: "2026-03-04T12:00:00Z".parse().unwrap(),
+            zone: || jiff::tz::TimeZone::UTC,
+            palette: Default::default(),
+        }
+    }
+
+    /// The table of these jobs: number, task, state and reason of each.
+    fn table(jobs: &[(u32, &str, &str, &str)], most_queued: usize) -> (String, usize) {
+        let mut rows = Rows::new(Format::Table, view(), Span::Present).folding(most_queued);
+        for (id, task, state, reason) in jobs {
+            let index = task.split_once('_').map(|(_, index)| format!("[{index}]"));
+            let name = format!("sw{}", index.unwrap_or_default());
+            let line = serde_json::json!({
+                "id": id.to_string(), "task": (!task.is_empty()).then_some(task), "name": name, "user": "ana",
+                "queue": "default", "request": "0.25", "state": state, "since": "2026-03-04T11:59:00Z",
+                "reason": reason,
+            });
+            let line = line.to_string();
+            rows.add(&serde_json::from_str(&line).unwrap());
+        }
+        (rows.drawn(), rows.left_out())
+    }
+
+    #[test]
+    fn queued_jobs_of_an_array_are_one_row() {
+        let most = "its array runs at most 2 jobs at once";
+        let mut jobs = vec![(1, "1_0", "running", ""), (2, "1_1", "running", "")];
+        let tasks: Vec<String> = (2..40)
+            .filter(|index| *index != 9)
+            .map(|index| format!("1_{index}"))
+            .collect();
+        jobs.extend(
+            (3..)
+                .zip(&tasks)
+                .map(|(id, task)| (id, task.as_str(), "queued", most)),
+        );
+        jobs.extend([
+            (50, "", "queued", "no room"),
+            (51, "51_3", "queued", "no room"),
+        ]);
+        jobs.extend([(52, "52_1", "queued", "a"), (53, "52_2", "queued", "b")]);
+        let (text, left_out) = table(&jobs, usize::MAX);
+        let rows: Vec<&str> = text.lines().collect();
+        assert_eq!((rows.len(), left_out), (8, 0), "{text}");
+        for (row, words) in [
+            (1, &["1_0", "running"][..]),
+            (3, &["1_[2-8,10-39]", "sw ", "37 queued", "1m00s", most]),
+            (4, &["50", "queued", "no room"]),
+            (5, &["51_3", "sw[3]", "queued"]),
+            (6, &["52_1", "queued", "a"]),
+            (7, &["52_2", "queued", "b"]),
+        ] {
+            assert!(words.iter().all(|word| rows[row].contains(word)), "{text}");
+        }
+        let holes: Vec<String> = (0..9).map(|index| format!("7_{}", 2 * index)).collect();
+        let jobs: Vec<_> = (1..)
+            .zip(&holes)
+            .map(|(id, task)| (id, task.as_str(), "queued", ""))
+            .collect();
+        assert!(table(&jobs, 1).0.contains("7_[0,2,4,…]"));
+    }
+
+    #[test]
+    fn a_terminal_lists_few_queued_jobs_and_says_how_many_are_left_out() {
+        let tasks: Vec<String> = (0..5).map(|index| format!("3_{index}")).collect();
+        let mut jobs = vec![(1, "", "running", ""), (2, "", "queued", "")];
+        jobs.extend(
+            (3..)
+                .zip(&tasks)
+                .map(|(id, task)| (id, task.as_str(), "queued", "")),
+        );
+        jobs.extend([(20, "", "queued", ""), (21, "", "running", "")]);
+        let (text, left_out) = table(&jobs, 1);
+        assert_eq!((text.lines().count(), left_out), (4, 6), "{text}");
+        assert_eq!(table(&jobs, 9).1, 0);
+    }
 }

@@ -18,7 +18,7 @@ use crate::{args, ask};
 const PIECE: usize = 16 << 10;
 
 pub async fn exec(args: args::Exec) -> Outcome {
-    let command = ask::command(&args.command)?;
+    let command = ask::command(&args.command, "divvy exec JOB")?;
     let client = client()?;
     Ok(ExitCode::from(
         inside(&client, reference(&args.job), command).await?,

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use divvy_api::client::{Client, JobSelection};
@@ -13,7 +14,7 @@ use super::{Outcome, client, reference};
 use crate::Backend;
 use crate::args::{Format, Look, Ps, ReadJob};
 use crate::ask::filters;
-use crate::output::{Stop, print, view};
+use crate::output::{self, Stop, print, view};
 use crate::render::{self, Span};
 use crate::watch::{self, Shown};
 
@@ -32,8 +33,11 @@ pub async fn jobs(args: Ps) -> Outcome {
             ..JobQuery::default()
         };
         let is_filtered = query != plain;
-        let text = listed(&client, &query, is_filtered, format).await?;
-        let remark = (text.is_empty() || text == "[]\n").then(|| none(&args, is_filtered));
+        let (text, left_out) = listed(&client, &query, &args, is_filtered).await?;
+        let remark = match left_out {
+            0 => (text.is_empty() || text == "[]\n").then(|| none(&args, is_filtered)),
+            count => Some(format!("{count} more queued jobs; -n 0 lists them too")),
+        };
         Ok(Shown {
             text,
             remarks: remark.filter(|_| !format.is_json()).into_iter().collect(),
@@ -42,13 +46,17 @@ pub async fn jobs(args: Ps) -> Outcome {
     watch::show(args.look.watch, format, draw).await
 }
 
-/// The jobs of a query, in the form asked for.
+/// Rows beside those of queued jobs, on a terminal: the head, some running jobs, the remark and the next prompt.
+const OTHER_ROWS: usize = 10;
+
+/// The jobs of a query, in the form asked for, and the number of queued jobs that are left out on a terminal.
 async fn listed(
     client: &Client,
     query: &JobQuery,
+    args: &Ps,
     is_filtered: bool,
-    format: Format,
-) -> Result<String, Stop> {
+) -> Result<(String, usize), Stop> {
+    let format = args.look.read.output;
     let span = match filters::is_past(query) {
         true => Span::Past,
         false => Span::Present,
@@ -60,11 +68,21 @@ async fn listed(
         },
         false => client.jobs(query.all).await,
     };
-    let mut rows = render::Rows::new(format, view(), span);
+    // A list that a program reads, or a user bounds, is whole.
+    let is_bounded = args.filter.limit.is_none() && std::io::stdout().is_terminal();
+    let most_queued = match output::terminal_rows().filter(|_| is_bounded) {
+        Some(rows) => rows.saturating_sub(OTHER_ROWS).max(OTHER_ROWS),
+        None => usize::MAX,
+    };
+    let rows = render::Rows::new(format, view(), span);
+    let mut rows = match args.tasks {
+        true => rows,
+        false => rows.folding(most_queued),
+    };
     match format {
         Format::Json | Format::Ndjson => {
             let jobs = whole().await?;
-            return Ok(render::list(&jobs, format, view(), render::jobs)?);
+            return Ok((render::list(&jobs, format, view(), render::jobs)?, 0));
         }
         Format::Wide => whole().await?.iter().for_each(|job| rows.add_whole(job)),
         Format::Table | Format::Name if is_filtered => {
@@ -77,7 +95,8 @@ async fn listed(
             client.jobs_briefly(query.all, |job| rows.add(&job)).await?;
         }
     }
-    Ok(rows.drawn())
+    let text = rows.drawn();
+    Ok((text, rows.left_out()))
 }
 
 /// Why a daemon refuses a query: one of another version may not know its parameters.

@@ -180,10 +180,14 @@ fn cannot_stop(pid: u32, errno: Errno) -> Error {
         Errno::PERM => ErrorCode::NotAllowed,
         _ => ErrorCode::Internal,
     };
-    Error::new(
+    let error = Error::new(
         code,
         format!("the daemon (pid {pid}) cannot be stopped: {errno}"),
-    )
+    );
+    match errno {
+        Errno::PERM => error.hint("only its user or root can stop it"),
+        _ => error,
+    }
 }
 
 /// The daemon that serves, its front end, and what it runs.

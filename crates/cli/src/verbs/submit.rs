@@ -26,7 +26,7 @@ pub async fn submit(mut args: args::Submit) -> Outcome {
             let flags = container::unpacked(args.docker_args.as_slice())?;
             let command = match args.job.command.as_slice() {
                 [] => Vec::new(),
-                words => ask::command(words)?,
+                words => ask::command(words, ask::line_of(Runner::Supervisor))?,
             };
             let asked = container::parse_container(image, &flags)?;
             container::report_ignored(&asked);
