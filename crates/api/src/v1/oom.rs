@@ -50,8 +50,8 @@ pub struct OomRecord {
     /// Free and total memory of the GPU according to the driver, in bytes. Absent if the limiter did not ask.
     pub gpu_free_bytes: Option<u64>,
     pub gpu_total_bytes: Option<u64>,
-    /// Smallest limit under which this call would have passed, in bytes. What the program would have requested next is
-    /// unknown, so its whole need may be larger. Absent if the limit was not the cause.
+    /// Smallest limit under which this call would have passed, in bytes. The whole need is unknown: the program may request
+    /// more after it. Absent if the limit was not the cause.
     pub sufficient_limit_bytes: Option<u64>,
     /// Refusals of the same process since the previous record, which have no record of their own.
     pub skipped: u64,

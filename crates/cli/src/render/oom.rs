@@ -140,8 +140,7 @@ fn cause(record: &OomRecord) -> String {
             format!("the slice was full: {slice} in use{gpu}")
         }
         OomCause::GpuFull if exceeds_gpu(record) => {
-            "the driver refused it: it is larger than the GPU, so it passes under no limit"
-                .to_owned()
+            "the driver refused it: it is larger than the GPU, so no limit allows it".to_owned()
         }
         OomCause::GpuFull => {
             let gpu = gpu.map_or_else(String::new, |gpu| format!(": {gpu} free"));

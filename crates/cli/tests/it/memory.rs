@@ -149,7 +149,7 @@ fn a_request_that_exceeds_the_gpu_is_shown_without_its_size_or_a_limit() {
     );
     assert!(
         text.contains(
-            "cause    the driver refused it: it is larger than the GPU, so it passes under no limit"
+            "cause    the driver refused it: it is larger than the GPU, so no limit allows it"
         ),
         "{text}"
     );

@@ -148,7 +148,7 @@ export function sentence(oom) {
   return `The limit refused GPU memory ${denials === 1 ? "once" : `${denials} times`}.`;
 }
 
-/** The call asked for more than the GPU has, so it passes under no limit. @param {any} record */
+/** The call asked for more than the GPU has, so no limit allows it. @param {any} record */
 const exceedsGpu = (record) => record.cause === "gpu_full" && record.asked_bytes > record.limit_bytes;
 
 /** The smallest limit that can be requested. @param {number} bytes */
@@ -169,7 +169,7 @@ function cause(record) {
     case "slice_full":
       return `the slice was full: ${slice} in use${free && `; the GPU had ${free} free`}`;
     case "gpu_full":
-      if (exceedsGpu(record)) return "the driver refused it: it is larger than the GPU, so it passes under no limit";
+      if (exceedsGpu(record)) return "the driver refused it: it is larger than the GPU, so no limit allows it";
       return `the GPU was full${free && `: ${free} free`}; the slice had room: ${slice} in use`;
     case "not_in_slice":
       return "the GPU is not one of the job's";

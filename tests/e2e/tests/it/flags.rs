@@ -108,7 +108,7 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
         &[
             ("--state sleeping", USAGE),
             ("--since yesterday", USAGE),
-            ("--limit 0", USAGE),
+            ("--limit few", USAGE),
             ("--sort size", USAGE),
             ("--me --user ana", USAGE),
             ("--me first", USAGE),
@@ -390,6 +390,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("--projects", "studies/waits.rs"),
     ("--quiet", "studies/waits.rs"),
     ("--dynamic-gpus", "seed.rs"),
+    ("--tasks", "lists.rs"),
     ("--order-fairness", "clearml/placement.rs"),
     ("--max-jobs", "hardening.rs"),
     ("--system", "users.rs"),

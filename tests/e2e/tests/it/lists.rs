@@ -39,6 +39,39 @@ fn shown(command: &mut Command) -> Option<String> {
     }
 }
 
+#[test]
+fn queued_jobs_of_an_array_are_a_row_of_ps_and_a_screen_of_queued_jobs_is_shown() {
+    let home = Home::new("a100-80gb:1");
+    let _daemon = home.daemon(&[]);
+    let _ = home.submit_holder(&["-g", "1"], GIB, "go");
+    let array = ["-g", "0.25", "--array", "0-39", "--name", "sweep"];
+    let _ = home.submit(&array, &["true"]);
+    let folded = home.divvy(&["ps"]).ok().stdout;
+    let rows: Vec<&str> = folded.lines().collect();
+    assert_eq!(rows.len(), 3, "{folded}");
+    for word in ["2_[0-39]", "sweep ", "40 queued"] {
+        assert!(rows[2].contains(word), "{folded}");
+    }
+    let all = home.divvy(&["ps", "--tasks"]).ok().stdout;
+    assert_eq!(all.lines().count(), 42, "{all}");
+    assert!(all.contains("2_39"), "{all}");
+    assert_eq!(home.items(&["ps"]).len(), 41);
+    for index in 0..20 {
+        let name = format!("alone-{index}");
+        let _ = home.submit(&["-g", "0.25", "--name", &name], &["true"]);
+    }
+    // 24 rows, less ten for the head, running jobs and the prompt.
+    let Some(text) = shown(&mut on_terminal(&home, 120, "ps")) else {
+        return;
+    };
+    let left_out = "divvy: 7 more queued jobs; -n 0 lists them too";
+    assert!(text.contains(left_out), "{text}");
+    assert_eq!(text.matches("alone-").count(), 13, "{text}");
+    let text = shown(&mut on_terminal(&home, 120, "ps -n 0")).unwrap_or_default();
+    assert_eq!(text.matches("alone-").count(), 20, "{text}");
+    assert_eq!(home.divvy(&["ps"]).ok().stdout.lines().count(), 23);
+}
+
 fn names(items: &[Value]) -> Vec<&str> {
     let name = |item: &Value| item["name"].as_str().map(str::len).unwrap_or_default();
     assert!(items.iter().all(|item| name(item) > 0), "{items:?}");
