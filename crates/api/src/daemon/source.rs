@@ -220,25 +220,35 @@ impl Configured {
     }
 
     fn refusal(&self, found: Vec<Violation>, code: ErrorCode) -> ConfigError {
-        let problems = found.into_iter().map(|violation| {
-            let path = violation.full_path();
-            let (place, key) = match self.origin(&path) {
-                Origin::File(_, place) => (Some(place), keys::written(&violation.path)),
-                Origin::Flag(flag) => (None, format!("--{flag}")),
-                Origin::Default => (None, keys::written(&violation.path)),
-            };
-            Problem {
-                place,
-                key: Some(key),
-                message: violation.message,
-                hint: Some(violation.hint),
-            }
-        });
+        let problems = found.into_iter().map(|violation| self.problem(violation));
         ConfigError {
             path: self.file().unwrap_or(Path::new("divvy daemon")).to_owned(),
             code,
             problems: problems.collect(),
         }
+    }
+
+    fn problem(&self, violation: Violation) -> Problem {
+        let path = violation.full_path();
+        let (place, key) = match self.origin(&path) {
+            Origin::File(_, place) => (Some(place), keys::written(&violation.path)),
+            Origin::Flag(flag) => (None, format!("--{flag}")),
+            Origin::Default => (None, keys::written(&violation.path)),
+        };
+        Problem {
+            place,
+            key: Some(key),
+            message: violation.message,
+            hint: Some(violation.hint),
+        }
+    }
+
+    /// The message with the place of its value in the file, or the name of the flag.
+    pub(super) fn at_its_place(&self, violation: Violation) -> String {
+        let problem = self.problem(violation);
+        self.refusal(Vec::new(), ErrorCode::Usage)
+            .error_of(&problem)
+            .message
     }
 
     /// Puts back the former values of keys that only a start of the daemon applies. Returns the changed keys that are in
