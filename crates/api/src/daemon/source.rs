@@ -456,14 +456,10 @@ fn check_folder(path: &Path) -> Result<(), Unread> {
     if owner != me && owner != 0 {
         return Err(Unread::FolderOwner { folder, owner });
     }
-    // In a sticky folder such as /tmp, users can rename and delete their own files alone. On a read-only file system, as
-    // Kubernetes mounts a ConfigMap with mode 777, they can do neither.
+    // In a sticky folder such as /tmp, users can rename and delete their own files alone. A read-only mount is no proof:
+    // the daemon's unit has /etc read-only for the daemon alone (ProtectSystem=full).
     let is_sticky = meta.mode() & 0o1000 != 0;
-    let is_read_only = || {
-        let found = rustix::fs::statvfs(&folder);
-        found.is_ok_and(|found| found.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
-    };
-    if meta.mode() & 0o022 != 0 && !is_sticky && !is_read_only() {
+    if meta.mode() & 0o022 != 0 && !is_sticky {
         let mode = meta.mode() & 0o7777;
         return Err(Unread::FolderOpen { folder, mode });
     }
