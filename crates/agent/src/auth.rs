@@ -10,6 +10,7 @@
 //! the job's submitter ──────────────────► own, another's ┘
 //! ```
 
+pub mod absent;
 pub mod rules;
 pub mod verb;
 

@@ -313,7 +313,7 @@ fn serve(
         history: Some(Arc::clone(&history)),
         recovered: u32::try_from(recovered.len()).unwrap_or(u32::MAX),
     };
-    let source = parts.config.configured.source().clone();
+    let at_start = parts.config.configured.clone();
     // The first message: calls find the projects of the file.
     mailbox.post(Message::DefineProjects);
     let mut controller = Controller::new(parts).map_err(|error| from_store(&error))?;
@@ -361,6 +361,11 @@ fn serve(
     let thread = std::thread::Builder::new().name("cycle".into()).spawn(work);
     let thread = thread.map_err(|error| internal("cannot start a thread", &error))?;
 
+    let source = at_start.source().clone();
+    let reloader = Arc::new(Reloader::new(source, mailbox.clone()));
+    Arc::clone(&reloader)
+        .check_accounts(at_start)
+        .map_err(|error| internal("cannot start a thread", &error))?;
     let api = Api {
         mailbox: mailbox.clone(),
         budget: Budget::of(&Arc::default(), doors.me.uid),
@@ -373,7 +378,7 @@ fn serve(
         token: doors.token,
         gate: Arc::new(doors.gate),
         listen_error,
-        reloader: Arc::new(Reloader::new(source, mailbox.clone())),
+        reloader,
         gpu_time: Arc::default(),
         boards: Arc::default(),
         matches: Arc::default(),

@@ -296,6 +296,11 @@ fn list<T>(kind: &str, items: Vec<T>) -> Answer<T> {
 
 async fn node(api: Api, Extension(caller): Extension<Caller>) -> Answer<v1::Node> {
     let node = api.mailbox.query(|queries| Ok(queries.node())).await?;
+    // As `GET /v1/config`: the names are those of roles, too.
+    let config_warnings = match caller.role {
+        Role::Admin => api.reloader.warnings(),
+        _ => Vec::new(),
+    };
     let caller = v1::NodeCaller {
         user: caller.account.name,
         role: caller.role.name().to_owned(),
@@ -303,6 +308,7 @@ async fn node(api: Api, Extension(caller): Extension<Caller>) -> Answer<v1::Node
     let caller = Some(caller);
     let node = v1::Node {
         caller,
+        config_warnings,
         listen_error: api.listen_error.get().as_ref().clone(),
         ..node
     };

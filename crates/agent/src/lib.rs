@@ -41,6 +41,7 @@ use std::time::Duration;
 use divvy_api::standalone::ProgramResult;
 use divvy_api::v1::{Error, ErrorCode};
 
+pub use auth::absent::warnings as absent_accounts;
 pub use auth::rules::ContainerAccess;
 pub use auth::{Caller, Role, Rules};
 pub use controller::query::protocols::protocols;

@@ -9,8 +9,10 @@
 //! | [`keys`] | the list of keys: flags, and whether a reload applies them |
 //! | [`file`] | the parser of a file, with line and column of each problem |
 //! | `check` | the rules for values, alone and together |
+//! | `accounts` | the users and groups that the options name |
 //! | [`source`] | the file's place, its reading, and the flags that win over it |
 
+mod accounts;
 mod check;
 pub mod file;
 pub mod keys;

@@ -71,6 +71,8 @@ pub struct Backend {
     pub copy_journal: fn(bool) -> Result<JournalFile, Error>,
     /// Replaces that journal by a copy.
     pub restore_journal: fn(bool, &Path) -> Result<JournalFile, Error>,
+    /// Warnings of users and groups that the options name and the user database does not have.
+    pub absent_accounts: fn(&Configured) -> Vec<String>,
     /// Diagnoses the machine and the installation, or simulated GPUs (`a100-80gb:3`).
     pub doctor: fn(Option<&str>) -> Vec<Finding>,
     /// Prints the driver's answers to a program in a job; `doctor` starts it.

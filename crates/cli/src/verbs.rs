@@ -83,7 +83,7 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Daemon(args) if args.status => block_on(stop::status()),
         Verb::Daemon(args) if args.stop.is_some() => block_on(stop::stop(&args)),
         Verb::Daemon(args) => daemon(&args, backend),
-        Verb::Config(args) => config::config(args),
+        Verb::Config(args) => config::config(args, backend),
         Verb::Doctor(args) => doctor::doctor(&args, backend),
         Verb::Selftest(args) => selftest::selftest(&args, backend),
         Verb::Simulate(args) => simulate::simulate(&args),

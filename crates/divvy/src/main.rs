@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         probe_limits: divvy_agent::probe_limits,
         copy_journal: divvy_agent::copy_journal,
         restore_journal: divvy_agent::restore_journal,
+        absent_accounts: divvy_agent::absent_accounts,
         doctor: divvy_agent::doctor,
         probe_driver: divvy_agent::probe_driver,
         observe_gpus: divvy_agent::observe_gpus,

@@ -3,10 +3,11 @@
 mod show;
 
 use std::error::Error;
-use std::io;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::{fs, io};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use divvy_k8s::{
     admin, cluster, controller, doctor, error_output, extender, glue, kai, node, project,
     reservation, submit, uninstall, views, why,
@@ -61,6 +62,12 @@ enum Verb {
     Extender(extender::Args),
     /// Removes what `helm uninstall` would leave; the chart's hooks run it
     Uninstall(uninstall::Args),
+    /// Writes the manual pages into a folder
+    #[command(hide = true)]
+    Manual {
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -114,7 +121,21 @@ fn main() -> ExitCode {
         Verb::Extender(args) => serve(extender::run(args)),
         Verb::Glue(args) => glue::run(&args),
         Verb::Uninstall(args) => error_output::people(false, async || uninstall::run(&args).await),
+        Verb::Manual { folder } => match manual(&folder) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                let folder = folder.display();
+                eprintln!("divvy-k8s: cannot write manual pages into {folder}: {error}");
+                ExitCode::FAILURE
+            }
+        },
     }
+}
+
+/// Writes a page for the program and one for each verb.
+fn manual(folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    clap_mangen::generate_to(Args::command(), folder)
 }
 
 /// Runs a service until SIGTERM or SIGINT; its log goes to stderr.

@@ -4,9 +4,11 @@
 
 mod node;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::{fs, io};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 /// Divvy under Slurm: limits for jobs with shards of a GPU
 #[derive(Parser)]
@@ -27,6 +29,18 @@ enum Verb {
     /// Prints what the output of a job should have after a step; the plugin calls it
     #[command(hide = true)]
     AfterStep { job: u32 },
+    /// Writes the manual pages into a folder
+    #[command(hide = true)]
+    Manual {
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
+    },
+}
+
+/// Writes a page for the program and one for each verb.
+fn manual(folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    clap_mangen::generate_to(Args::command(), folder)
 }
 
 fn main() -> ExitCode {
@@ -48,6 +62,12 @@ fn main() -> ExitCode {
             Verb::Epilog => node::epilog().await,
             Verb::Check => node::check().await,
             Verb::AfterStep { job } => node::after_step(job).await,
+            Verb::Manual { folder } => manual(&folder).map_err(|error| {
+                format!(
+                    "cannot write manual pages into {}: {error}",
+                    folder.display()
+                )
+            }),
         }
     });
     match done {

@@ -126,6 +126,8 @@ fn wheel(dist: &Path, place: &Path, python: &Path) -> Result<()> {
     let said = said.context("the wheel's program cannot run a job")?;
     eprintln!("   {}", said.lines().last().unwrap_or_default());
     ensure!(said.contains(REFUSED), "no memory was refused: {said}");
+    let unit = place.join("venv").join(super::wheel::USER_UNIT.1);
+    ensure!(unit.is_file(), "the wheel has no {}", unit.display());
     run(Command::new(python).args(["-m", "pip", "uninstall", "--quiet", "--yes", "divvy-gpu"]))?;
     let environment = place.join("venv");
     let left = super::tree::files(&environment)?;
@@ -181,6 +183,9 @@ fn wanted() -> Vec<String> {
             "usr/share/bash-completion/completions/divvy",
             "usr/share/man/man1/divvy.1.gz",
             "usr/share/man/man1/divvy-admin-mig-plan.1.gz",
+            "usr/share/man/man1/divvy-k8s.1.gz",
+            "usr/share/man/man1/divvy-k8s-doctor.1.gz",
+            "usr/share/man/man1/divvy-slurm.1.gz",
             "usr/share/divvy/grafana/divvy.json",
             "usr/share/divvy/prometheus/rules.yml",
             "usr/share/divvy/prometheus/scrape.yml",
@@ -225,6 +230,7 @@ fn deb(dist: &Path, place: &Path) -> Result<()> {
         .arg(&package)
         .arg(&to))?;
     check_files("deb", &super::tree::files(&to)?)?;
+    check_zsh(&to, "vendor-completions")?;
     let scripts = place.join("deb-control");
     run(Command::new("dpkg-deb")
         .arg("--control")
@@ -232,7 +238,9 @@ fn deb(dist: &Path, place: &Path) -> Result<()> {
         .arg(&scripts))?;
     for script in ["postinst", "prerm", "postrm"] {
         let text = fs::read_to_string(scripts.join(script))?;
-        ensure!(!text.contains("#UNITS#"), "{script} names no units");
+        for mark in ["#UNITS#", "#UPGRADE#"] {
+            ensure!(!text.contains(mark), "{script} has {mark} in it");
+        }
     }
     use_tree(&to, place)
 }
@@ -258,6 +266,7 @@ fn rpm(dist: &Path, place: &Path) -> Result<()> {
     let mut files = super::tree::files(&to)?;
     files.retain(|file| !file.starts_with("var/lib/") && !file.starts_with("usr/lib/sysimage"));
     check_files("rpm", &files)?;
+    check_zsh(&to, "site-functions")?;
     use_tree(&to, place)?;
     run(Command::new("rpm")
         .args(["--erase", "--nodeps", "--noscripts"])
@@ -269,6 +278,13 @@ fn rpm(dist: &Path, place: &Path) -> Result<()> {
     if let Some(file) = left.iter().find(|file| file.contains("divvy")) {
         bail!("rpm left /{file}");
     }
+    Ok(())
+}
+
+/// Whether zsh of the distribution finds its completion in an unpacked package.
+fn check_zsh(package: &Path, folder: &str) -> Result<()> {
+    let file = package.join("usr/share/zsh").join(folder).join("_divvy");
+    ensure!(file.is_file(), "there is no {}", file.display());
     Ok(())
 }
 

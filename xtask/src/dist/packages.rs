@@ -3,6 +3,7 @@
 //! Both tools read a manifest. Theirs lies in a folder of its own, beside a copy of the release in the layout of a root. It names
 //! every file, because the tools' patterns cannot express the folders of a release.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -29,6 +30,12 @@ share of compute time. Jobs wait in queues.";
 /// The name that stands for the system's units in scripts of packages.
 const UNITS: &str = "#UNITS#";
 
+/// The line that stands for what the scripts of both packages do after an installation.
+const UPGRADE: &str = "#UPGRADE#\n";
+
+/// The name that stands for the folders of the package alone, each after those in it.
+const FOLDERS: &str = "#FOLDERS#";
+
 /// A folder with the manifest and all files.
 pub struct Staged {
     folder: PathBuf,
@@ -52,30 +59,29 @@ impl Staged {
             if file == "share/doc/divvy/LICENSE" {
                 continue;
             }
-            let to = place.join("usr").join(zsh(&file));
-            tree::copy(&tree.join(&file), &to)?;
+            tree::copy(&tree.join(&file), &place.join("usr").join(&file))?;
         }
         let doc = place.join("usr/share/doc/divvy");
         tree::copy(sbom, &doc.join(SBOM))?;
         compress_pages(&place.join("usr").join(PAGES))?;
         let units = tree::units(tree)?.join(" ");
         let scripts = root().join("deploy/packaging");
-        for kind in ["deb", "rpm"] {
-            for script in tree::names(&scripts.join(kind))? {
-                let from = scripts.join(kind).join(&script);
-                let text = fs::read_to_string(&from)?.replace(UNITS, &units);
-                let to = folder.join(kind).join(&script);
-                fs::create_dir_all(folder.join(kind))?;
-                fs::write(&to, text)?;
-                fs::set_permissions(&to, fs::Permissions::from_mode(0o755))?;
-            }
-        }
         fs::write(folder.join("copyright"), COPYRIGHT)?;
         tree::copy(&root().join("LICENSE"), &folder.join("LICENSE"))?;
         tree::copy(&scripts.join("deb.lintian"), &place.join(LINTIAN))?;
         fs::write(folder.join("changelog"), changelog(time)?)?;
         fs::write(folder.join("lib.rs"), "")?;
         let files = tree::files(&place)?;
+        let folders = folders(&files).join(" ");
+        for kind in ["deb", "rpm"] {
+            for script in tree::names(&scripts.join(kind))? {
+                let text = script_of(kind, &script, &units, &folders)?;
+                let to = folder.join(kind).join(&script);
+                fs::create_dir_all(folder.join(kind))?;
+                fs::write(&to, text)?;
+                fs::set_permissions(&to, fs::Permissions::from_mode(0o755))?;
+            }
+        }
         let staged = Self {
             folder,
             files,
@@ -110,7 +116,8 @@ impl Staged {
         );
         for file in &self.files {
             let mode = Self::mode(file);
-            let _ = writeln!(text, "  [\"root/{file}\", \"{file}\", \"{mode}\"],");
+            let to = debian(file);
+            let _ = writeln!(text, "  [\"root/{file}\", \"{to}\", \"{mode}\"],");
         }
         text.push_str("]\n\n[package.metadata.generate-rpm]\nassets = [\n");
         for file in self.files.iter().filter(|file| *file != LINTIAN) {
@@ -189,9 +196,32 @@ impl Staged {
     }
 }
 
-/// Debian and Fedora have the folder of zsh's completions at different places; both read this one.
-fn zsh(file: &str) -> String {
+/// The place of a file on Debian, where zsh reads completions of packages from a folder of its own. Others read
+/// `site-functions`.
+fn debian(file: &str) -> String {
     file.replace("share/zsh/site-functions", "share/zsh/vendor-completions")
+}
+
+/// The folders that no other package has, each after those in it.
+fn folders(files: &[String]) -> Vec<&str> {
+    let all = files.iter().flat_map(|file| {
+        let ends = file.match_indices('/');
+        ends.map(move |(at, _)| &file[..at])
+    });
+    let own: BTreeSet<&str> = all
+        .chain(["usr/share/licenses/divvy"])
+        .filter(|folder| folder.split('/').any(|part| part == "divvy"))
+        .collect();
+    own.into_iter().rev().collect()
+}
+
+/// A script of a package, with the names of the units and folders.
+fn script_of(kind: &str, name: &str, units: &str, folders: &str) -> Result<String> {
+    let scripts = root().join("deploy/packaging");
+    let upgrade = fs::read_to_string(scripts.join("upgrade.sh"))?;
+    let text = fs::read_to_string(scripts.join(kind).join(name))?;
+    let text = text.replace(UPGRADE, &upgrade).replace(UNITS, units);
+    Ok(text.replace(FOLDERS, folders))
 }
 
 /// Compresses manual pages, as distributions do.
@@ -261,9 +291,9 @@ mod tests {
         let folder = root().join("deploy/packaging");
         for kind in ["deb", "rpm"] {
             for script in tree::names(&folder.join(kind)).expect("a folder") {
-                let path = folder.join(kind).join(&script);
-                let text = fs::read_to_string(&path).expect("readable");
-                let text = text.replace(UNITS, "divvy.service");
+                let text =
+                    script_of(kind, &script, "divvy.service", "usr/lib/divvy").expect("readable");
+                assert!(!text.contains("#UPGRADE#"), "{kind}/{script}");
                 let checked = Command::new("sh").args(["-n", "-c", &text]).status();
                 assert!(checked.expect("sh runs").success(), "{kind}/{script}");
                 // A failed call of systemd must not fail the installation.
@@ -282,13 +312,38 @@ mod tests {
 
     /// A script of the .deb on a root of its own; its code, and what it says.
     fn script(name: &str, word: &str, root: &Path) -> (Option<i32>, String) {
-        let text = fs::read_to_string(crate::cargo::root().join("deploy/packaging/deb").join(name));
-        let text = text.expect("readable").replace(UNITS, "divvy.service");
+        let text = script_of("deb", name, "divvy.service", "").expect("readable");
+        shell(&text, &[name, word], root)
+    }
+
+    /// A text with its name and arguments, by the root's own programs first.
+    fn shell(text: &str, words: &[&str], root: &Path) -> (Option<i32>, String) {
         let mut command = Command::new("sh");
-        command.args(["-c", &text, name, word]);
-        let output = command.env("DPKG_ROOT", root).output().expect("sh runs");
+        command.args(["-c", text]).args(words);
+        let programs = format!("{}:/usr/bin:/bin", root.join("stubs").display());
+        command.env("DPKG_ROOT", root).env("PATH", programs);
+        let output = command.output().expect("sh runs");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.code(), said)
+    }
+
+    /// A program of a root that notes its call in the root's `calls`, says this on stderr and ends with a code.
+    fn stub(root: &Path, program: &str, says: &str, code: u8) {
+        let path = root.join(program);
+        let name = Path::new(program).file_name().expect("a name").display();
+        let calls = root.join("calls");
+        let calls = calls.display();
+        let text = format!("#!/bin/sh\necho \"{name} $*\" >>{calls}\n{says}exit {code}\n");
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::write(&path, text).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
+    }
+
+    /// What the stubs of a root were called with since the last question.
+    fn calls(root: &Path) -> String {
+        let calls = fs::read_to_string(root.join("calls")).unwrap_or_default();
+        let _ = fs::remove_file(root.join("calls"));
+        calls
     }
 
     /// An empty folder for the test of this name.
@@ -297,6 +352,191 @@ mod tests {
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).expect("made");
         folder
+    }
+
+    /// A root with systemd, a running daemon and the new program.
+    fn upgraded(name: &str) -> PathBuf {
+        let root = stand_in(name);
+        for program in ["systemctl", "deb-systemd-invoke", "systemd-tmpfiles"] {
+            stub(&root, &format!("stubs/{program}"), "", 0);
+        }
+        stub(&root, "usr/bin/divvy", "", 0);
+        for folder in ["run/systemd/system", "etc/divvy", "usr/lib/systemd/system"] {
+            fs::create_dir_all(root.join(folder)).expect("made");
+        }
+        fs::write(root.join("etc/divvy/config.toml"), "").expect("written");
+        root
+    }
+
+    /// The scripts that run after an upgrade, with their arguments and the program that restarts the daemon. The rpm's
+    /// has no other root, so the test names one.
+    fn after_upgrade(root: &Path) -> [(String, Vec<&'static str>, &'static str); 2] {
+        let deb = script_of("deb", "postinst", "divvy.service", "").expect("readable");
+        let rpm = script_of("rpm", "post", "divvy.service", "").expect("readable");
+        let place = root.display().to_string();
+        let rpm = rpm.replace("root=\n", &format!("root={place}\n"));
+        let rpm = rpm.replace("mkdir -p /etc", &format!("mkdir -p {place}/etc"));
+        let rpm = rpm.replace("-d /run", &format!("-d {place}/run"));
+        [
+            (
+                deb,
+                vec!["postinst", "configure", "0.0.9"],
+                "deb-systemd-invoke",
+            ),
+            (rpm, vec!["post", "2"], "systemctl"),
+        ]
+    }
+
+    #[test]
+    fn an_upgrade_restarts_the_daemon_after_the_new_program_has_read_the_configuration() {
+        let root = upgraded("root-of-an-upgrade");
+        for (text, words, restarts) in after_upgrade(&root) {
+            assert_eq!(shell(&text, &words, &root), (Some(0), String::new()));
+            let calls = calls(&root);
+            let check = calls.find("divvy config check --system\n");
+            let restart = calls.find(&format!("{restarts} try-restart divvy.service\n"));
+            assert!(check.is_some() && check < restart, "{calls}");
+        }
+        // Without a file there is nothing to check, and every key has its default.
+        fs::remove_file(root.join("etc/divvy/config.toml")).expect("removed");
+        for (text, words, _) in after_upgrade(&root) {
+            assert_eq!(shell(&text, &words, &root), (Some(0), String::new()));
+            let calls = calls(&root);
+            assert!(
+                calls.contains("try-restart") && !calls.contains("config check"),
+                "{calls}"
+            );
+        }
+        // A daemon that does not run is not restarted, and the first installation starts none.
+        stub(
+            &root,
+            "stubs/systemctl",
+            "[ \"$1\" != is-active ] || exit 3\n",
+            0,
+        );
+        for (text, words, _) in after_upgrade(&root) {
+            assert_eq!(shell(&text, &words, &root), (Some(0), String::new()));
+            assert!(!calls(&root).contains("try-restart"));
+        }
+        stub(&root, "stubs/systemctl", "", 0);
+        for (text, words, _) in after_upgrade(&root) {
+            let first = [
+                &words[..words.len() - 1],
+                &[if words.len() == 2 { "1" } else { "" }],
+            ]
+            .concat();
+            assert_eq!(shell(&text, &first, &root), (Some(0), String::new()));
+            assert!(!calls(&root).contains("try-restart"));
+        }
+    }
+
+    #[test]
+    fn an_upgrade_with_a_configuration_that_the_new_program_refuses_leaves_the_old_daemon_running()
+    {
+        let root = upgraded("root-of-a-refused-configuration");
+        let problem = "error: /etc/divvy/config.toml:3:1: unknown key `grase`";
+        stub(
+            &root,
+            "usr/bin/divvy",
+            &format!("echo '{problem}' >&2\n").replace('`', ""),
+            2,
+        );
+        for (text, words, _) in after_upgrade(&root) {
+            let (code, said) = shell(&text, &words, &root);
+            assert_eq!(code, Some(0), "{said}");
+            assert!(
+                said.starts_with("error: /etc/divvy/config.toml:3:1: "),
+                "{said}"
+            );
+            assert!(
+                said.contains("the daemon of the former version serves on"),
+                "{said}"
+            );
+            assert!(said.ends_with("then: systemctl restart divvy\n"), "{said}");
+            assert!(!calls(&root).contains("try-restart"));
+        }
+    }
+
+    #[test]
+    fn an_installation_names_the_units_that_hide_those_of_the_package() {
+        let root = upgraded("root-of-an-old-unit");
+        let packaged = root.join("usr/lib/systemd/system/divvy.service");
+        fs::write(&packaged, "[Unit]\n").expect("written");
+        let own = root.join("etc/systemd/system/divvy.service");
+        fs::create_dir_all(own.parent().expect("a folder")).expect("made");
+        let said = || {
+            let all = after_upgrade(&root).map(|(text, words, _)| shell(&text, &words, &root));
+            all.map(|(code, said)| {
+                assert_eq!(code, Some(0), "{said}");
+                said
+            })
+        };
+        assert_eq!(said(), ["", ""], "the package's unit alone");
+        fs::write(&own, "[Unit]\n").expect("written");
+        let command = format!(
+            "rm {} && systemctl daemon-reload && systemctl restart divvy\n",
+            own.display()
+        );
+        for said in said() {
+            assert!(said.contains("hides the package's unit"), "{said}");
+            assert!(said.ends_with(&command), "{said}");
+        }
+        // Masked, and linked to the package's.
+        for target in [Path::new("/dev/null"), &packaged] {
+            fs::remove_file(&own).expect("removed");
+            std::os::unix::fs::symlink(target, &own).expect("linked");
+            assert_eq!(said(), ["", ""], "{}", target.display());
+        }
+    }
+
+    #[test]
+    fn a_removed_rpm_leaves_no_folder_of_its_own() {
+        let files = [
+            "usr/lib/divvy/libdivvy_sim.so",
+            "usr/lib/systemd/system/divvy.service",
+            "usr/share/doc/divvy/docs/decisions/001.md",
+            "usr/share/zsh/site-functions/_divvy",
+        ]
+        .map(str::to_owned);
+        let own = folders(&files);
+        let expected = [
+            "usr/share/licenses/divvy",
+            "usr/share/doc/divvy/docs/decisions",
+            "usr/share/doc/divvy/docs",
+            "usr/share/doc/divvy",
+            "usr/lib/divvy",
+        ];
+        assert_eq!(own, expected);
+        let root = stand_in("root-of-a-removed-rpm");
+        for folder in &own {
+            fs::create_dir_all(root.join(folder)).expect("made");
+        }
+        fs::write(root.join("usr/lib/divvy/mine"), "").expect("written");
+        let text = script_of("rpm", "postun", "", &own.join(" ")).expect("readable");
+        let text = text.replace("\"/$folder\"", "\"$DPKG_ROOT/$folder\"");
+        let text = text.replace("-d /run", &format!("-d {}/run", root.display()));
+        assert_eq!(
+            shell(&text, &["postun", "1"], &root),
+            (Some(0), String::new())
+        );
+        assert!(root.join("usr/share/doc/divvy/docs").is_dir(), "an upgrade");
+        assert_eq!(
+            shell(&text, &["postun", "0"], &root),
+            (Some(0), String::new())
+        );
+        assert!(!root.join("usr/share/doc/divvy").exists());
+        assert!(root.join("usr/share/doc").is_dir() && root.join("usr/lib/divvy/mine").is_file());
+    }
+
+    #[test]
+    fn zsh_of_each_distribution_finds_the_completion() {
+        let text = staged(&["usr/share/zsh/site-functions/_divvy"]).manifest();
+        for place in [
+            "\"usr/share/zsh/vendor-completions/_divvy\"",
+            "dest = \"/usr/share/zsh/site-functions/_divvy\"",
+        ] {
+            assert!(text.contains(place), "{text}");
+        }
     }
 
     #[test]

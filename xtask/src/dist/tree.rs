@@ -73,11 +73,14 @@ pub fn gather(built: &Path, tree: &Path, time: &str, quick: bool) -> Result<()> 
         fs::create_dir_all(to.parent().context("every place has a folder")?)?;
         fs::write(&to, script + "\n")?;
     }
-    run(Command::new(&divvy)
-        .arg("manual")
-        .arg(tree.join(PAGES))
-        .env("SOURCE_DATE_EPOCH", time)
-        .stdout(Stdio::null()))
+    for (_, program, place) in BUILT.iter().filter(|(.., place)| *place == "bin") {
+        run(Command::new(tree.join(place).join(program))
+            .arg("manual")
+            .arg(tree.join(PAGES))
+            .env("SOURCE_DATE_EPOCH", time)
+            .stdout(Stdio::null()))?;
+    }
+    Ok(())
 }
 
 /// Units, the file for tmpfiles, and examples.

@@ -25,6 +25,21 @@ const MORE: [&str; 3] = [
     "share/fish/vendor_completions.d/divvy.fish",
 ];
 
+/// The unit of a user's own daemon: in a release, and in an environment. systemd does not look there, because the unit
+/// names the program of a package.
+pub const USER_UNIT: (&str, &str) = (
+    "lib/systemd/user/divvy.service",
+    "share/divvy/systemd/user/divvy.service",
+);
+
+/// Programs that an environment has no use for: Kubernetes has images, and the nodes of Slurm have packages.
+const LEFT_OUT: [&str; 2] = ["divvy-k8s", "divvy-slurm"];
+
+/// Whether a manual page is of a program that the wheel has.
+fn is_page_of_wheel(page: &str) -> bool {
+    !LEFT_OUT.iter().any(|program| page.starts_with(program))
+}
+
 /// A file of the wheel.
 struct Entry {
     name: String,
@@ -48,10 +63,9 @@ pub fn write(dist: &Path, tree: &Path, sbom: &Path, time: i64, quick: bool) -> R
         });
         Ok(())
     };
-    // Kubernetes has images, and the nodes of Slurm have packages: their programs are useless in an environment.
     let files = BUILT
         .iter()
-        .filter(|(package, ..)| !["divvy-k8s", "divvy-slurm"].contains(package));
+        .filter(|(package, ..)| !LEFT_OUT.contains(package));
     let mut glibc = 0;
     for (_, file, place) in files {
         let from = tree.join(place).join(file);
@@ -65,7 +79,10 @@ pub fn write(dist: &Path, tree: &Path, sbom: &Path, time: i64, quick: bool) -> R
     for file in MORE {
         add(format!("{data}/data/{file}"), tree.join(file), false)?;
     }
-    for page in super::tree::files(&tree.join(super::tree::PAGES))? {
+    let (from, to) = USER_UNIT;
+    add(format!("{data}/data/{to}"), tree.join(from), false)?;
+    let pages = super::tree::files(&tree.join(super::tree::PAGES))?;
+    for page in pages.into_iter().filter(|page| is_page_of_wheel(page)) {
         let file = format!("{}/{page}", super::tree::PAGES);
         add(format!("{data}/data/{file}"), tree.join(&file), false)?;
     }
@@ -165,6 +182,22 @@ mod tests {
             contents: contents.to_vec(),
             is_program: name.contains("scripts"),
         }
+    }
+
+    #[test]
+    fn the_wheel_has_the_manual_pages_of_its_programs() {
+        for (page, expected) in [
+            ("divvy.1", true),
+            ("divvy-admin-mig-plan.1", true),
+            ("divvy-k8s.1", false),
+            ("divvy-k8s-why.1", false),
+            ("divvy-slurm.1", false),
+        ] {
+            assert_eq!(is_page_of_wheel(page), expected, "{page}");
+        }
+        let (from, _) = USER_UNIT;
+        let unit = root().join("deploy").join(from.trim_start_matches("lib/"));
+        assert!(unit.is_file(), "{}", unit.display());
     }
 
     #[test]

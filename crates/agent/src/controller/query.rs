@@ -565,6 +565,7 @@ pub fn node(state: &State, io: &Io) -> v1::Node {
         on_bypass: io.config.confinement.on_bypass.to_string(),
         claims_only: io.config.claims_only,
         start_warnings: io.config.node.start_warnings.clone(),
+        config_warnings: Vec::new(),
         not_ready: not_ready_reason(&state.gpus, &state.disk),
         listen_error: None,
         front_end: io.config.front_end.clone(),

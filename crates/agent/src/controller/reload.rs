@@ -2,12 +2,14 @@
 //! all of them or none are in force.
 
 use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
 
 use divvy_api::daemon::{Configured, Source};
 use divvy_api::v1::{ConfigReload, Error, ErrorCode};
 use divvy_core::{Gpu, QueueSpec, can_ever_fit};
 
-use crate::auth::Rules;
+use crate::auth::{Rules, absent};
 use crate::config::Settings;
 use crate::controller::admission::file_projects::{self, ProjectPlan};
 use crate::controller::admission::user_rules;
@@ -19,6 +21,7 @@ use crate::controller::mig::capacity;
 use crate::controller::request::Reply;
 use crate::controller::state::{Jobs, State};
 use crate::gpu::Device;
+use crate::host::live::Live;
 use crate::journal::StoreError;
 
 /// Jobs that a refusal names.
@@ -29,12 +32,15 @@ pub struct Reloader {
     source: Source,
     mailbox: Mailbox,
     turn: tokio::sync::Mutex<()>,
+    /// What the configuration in force names and the machine does not have.
+    warnings: Live<Vec<String>>,
 }
 
 /// The file as it is now.
 pub struct Reread {
     configured: Configured,
     rules: Rules,
+    warnings: Vec<String>,
 }
 
 impl Reloader {
@@ -43,7 +49,35 @@ impl Reloader {
             source,
             mailbox,
             turn: tokio::sync::Mutex::new(()),
+            warnings: Live::new(Vec::new()),
         }
+    }
+
+    /// Looks for users and groups of this configuration, which the daemon has started with, that do not exist. No start
+    /// waits for the user database.
+    ///
+    /// # Errors
+    /// When there can be no further thread.
+    pub fn check_accounts(self: Arc<Self>, configured: Configured) -> io::Result<()> {
+        let check = move || {
+            let _turn = self.turn.blocking_lock();
+            self.keep(absent::warnings(&configured));
+        };
+        let thread = std::thread::Builder::new().name("warnings".into());
+        thread.spawn(check).map(drop)
+    }
+
+    /// Logs the warnings, for `divvy doctor` to show.
+    fn keep(&self, warnings: Vec<String>) {
+        for warning in &warnings {
+            tracing::warn!("{warning}");
+        }
+        self.warnings.set(warnings);
+    }
+
+    /// What the configuration in force names and the machine does not have.
+    pub fn warnings(&self) -> Vec<String> {
+        self.warnings.get().to_vec()
     }
 
     /// Reads the file and has the controller apply it.
@@ -59,10 +93,16 @@ impl Reloader {
             let why = format!("cannot read the configuration file: {error}");
             Err(Error::new(ErrorCode::Internal, why))
         });
+        let warnings = read.as_ref().map(|read| read.warnings.clone());
+        let warnings = warnings.unwrap_or_default();
         let read = Box::new(read);
-        self.mailbox
+        let mut done = self
+            .mailbox
             .request(|reply| Message::Reload { read, reply })
-            .await
+            .await?;
+        done.warnings.clone_from(&warnings);
+        self.keep(warnings);
+        Ok(done)
     }
 }
 
@@ -70,7 +110,12 @@ fn reread(source: &Source) -> Result<Reread, Error> {
     let configured = source.read().map_err(|error| Error::from(&error))?;
     let me = rustix::process::geteuid().as_raw();
     let rules = Rules::of(&configured.options, me)?;
-    Ok(Reread { configured, rules })
+    let warnings = absent::warnings(&configured);
+    Ok(Reread {
+        configured,
+        rules,
+        warnings,
+    })
 }
 
 /// Applies what was read, or refuses it; replies once the journal has it.
@@ -120,6 +165,7 @@ fn check(state: &State, io: &Io, read: Reread) -> Result<Result<Plan, Error>, St
     let Reread {
         mut configured,
         rules,
+        warnings: _,
     } = read;
     // The front end has its own list of the queues.
     let has_front_end = io.config.front_end.is_some();
@@ -189,6 +235,7 @@ fn apply(
         file: configured.file().map(|file| file.display().to_string()),
         changed,
         needs_restart: needs_restart.clone(),
+        warnings: Vec::new(),
     };
     io.config.configured = configured;
     io.config.needs_restart = needs_restart;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! machine      the driver and its GPUs, asked in a process of its own: a broken driver may hang or crash
-//! driver gpus limiter places system conflicts      each turns facts into findings
+//! driver gpus limiter folders system units conflicts      each turns facts into findings
 //! ```
 //! Nothing is changed: every trial uses a temporary folder that is removed again. The command line finds out whether a
 //! daemon serves, as any other client would.
@@ -15,8 +15,9 @@ mod limiter;
 pub(crate) mod machine;
 mod mig;
 mod system;
+mod units;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use divvy_api::home::{Home, HomeError};
 use divvy_api::v1::{Finding, FindingStatus};
@@ -79,6 +80,9 @@ pub fn doctor(sim: Option<&str>) -> Vec<Finding> {
     ));
     findings.extend(home.iter().flat_map(folders::findings));
     findings.extend(system::findings());
+    if Home::to_call().is_ok_and(|home| home.is_systems()) {
+        findings.extend(units::findings(Path::new("/")));
+    }
     findings.extend(conflicts::findings(&conflicts::HostEnvironment::here()));
     if simulated.is_none() {
         let state = simulated_gpus::named_state();

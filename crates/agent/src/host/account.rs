@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use divvy_api::daemon::Principal;
 use divvy_api::sync::lock;
 use nix::errno::Errno;
 use nix::unistd::{Gid, Group as Entry, Uid, User, getgrouplist};
@@ -125,6 +126,21 @@ impl UserAccount {
     pub fn group_names(&self) -> impl Iterator<Item = &str> {
         self.groups.iter().map(|group| group.name.as_str())
     }
+}
+
+/// Whether the database has the user or the group; `None` where it does not answer.
+pub fn exists(principal: &Principal) -> Option<bool> {
+    let has_user = |found| answered(found).map(|user: Option<User>| user.is_some());
+    let has_group = |found| answered(found).map(|group: Option<Entry>| group.is_some());
+    let found = match principal {
+        Principal::Uid(uid) => has_user(User::from_uid(Uid::from_raw(*uid))),
+        Principal::User(name) => has_user(User::from_name(name)),
+        Principal::Group(name) => match (has_group(Entry::from_name(name)), name.parse()) {
+            (Ok(false), Ok(gid)) => has_group(Entry::from_gid(Gid::from_raw(gid))),
+            (found, _) => found,
+        },
+    };
+    found.ok()
 }
 
 /// How long an account is known. A user that loses a group keeps its role for so long. One question is 75 to 150 calls of
@@ -255,6 +271,22 @@ mod tests {
         assert_eq!(nobody.name, "3999999999");
         assert_eq!(nobody.groups.len(), 1);
         assert_eq!(groups(3_999_999_999, 7, None).unwrap(), [7]);
+    }
+
+    #[test]
+    fn a_user_or_a_group_exists_by_its_name_or_its_number() {
+        for (text, expected) in [
+            ("root", true),
+            ("@root", true),
+            ("@0", true),
+            ("no such user", false),
+            ("@no such group", false),
+            ("@3999999999", false),
+        ] {
+            assert_eq!(exists(&Principal::named(text)), Some(expected), "{text}");
+        }
+        assert_eq!(exists(&Principal::Uid(0)), Some(true));
+        assert_eq!(exists(&Principal::Uid(3_999_999_999)), Some(false));
     }
 
     #[test]

@@ -388,3 +388,70 @@ fn the_file_of_the_systems_daemon_is_roots() {
     let code = divvy_testkit::until("the daemon refuses the file", || daemon.ended());
     assert_eq!(code, 2);
 }
+
+#[tokio::test]
+async fn a_user_or_group_that_does_not_exist_is_a_warning_and_no_refusal() {
+    let text = START.replace("\"ana\"", "\"no-such-user\", \"@no-such-group\"");
+    let mut home = Home::empty();
+    let path = write(&home, &text).display().to_string();
+    let warnings =
+        [(20, "no user no-such-user"), (36, "no group no-such-group")].map(|(column, what)| {
+            format!("{path}:8:{column}: projects.vision.members: the user database has {what}")
+        });
+    let shows_all = |shown: &str| {
+        for warning in &warnings {
+            assert!(shown.contains(warning), "{shown}");
+        }
+    };
+    let checked = home.divvy(&["config", "check"]).ok().stderr;
+    shows_all(&checked);
+    assert!(checked.contains("getent passwd NAME"), "{checked}");
+    let doctor = || home.divvy(&["doctor", "--sim", "l4-24gb:1", "-o", "json"]);
+    shows_all(&doctor().stdout);
+    home.start(&[]);
+    let client = home.connect();
+    until_async("the daemon has asked the user database", async || {
+        let node = client.node().await.unwrap();
+        (node.config_warnings == warnings).then_some(())
+    })
+    .await;
+    shows_all(&home.daemon_said());
+    let doctor = || home.divvy(&["doctor", "-o", "json"]);
+    shows_all(&doctor().stdout);
+    assert_eq!(client.reload_config().await.unwrap().warnings, warnings);
+    shows_all(&home.divvy(&["config", "reload"]).ok().stderr);
+    write(&home, START);
+    let done = client.reload_config().await.unwrap();
+    assert_eq!(done.changed, ["projects.vision.members"]);
+    // The test's machine may have no `ana`.
+    assert!(done.warnings.len() < 2, "{:?}", done.warnings);
+    assert_eq!(client.node().await.unwrap().config_warnings, done.warnings);
+}
+
+#[test]
+fn admin_init_makes_folders_of_root_that_all_users_can_read() {
+    if !geteuid().is_root() {
+        eprintln!("SKIPPED: the folders of other users keep their umask");
+        return;
+    }
+    let home = Home::empty();
+    let motd = home.scratch().join("etc/motd.d/divvy");
+    let divvy = home.program("divvy");
+    let line = format!(
+        "umask 077; exec {divvy} admin init --yes --user --no-start --admin no-such-user --motd {}",
+        motd.display()
+    );
+    // A user's own daemon has no admins.
+    let _ = home.look("sh", &["-c", &line]).exits(2);
+    assert!(!motd.exists(), "a refused file leaves no message");
+    let line = line.replace("--admin no-such-user", "--project vision=1:no-such-user");
+    let said = home.look("sh", &["-c", &line]).ok().stderr;
+    assert!(
+        said.contains("projects.vision.members: the user database has no user"),
+        "{said}"
+    );
+    for folder in motd.ancestors().skip(1).take(2) {
+        let mode = fs::metadata(folder).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o755, "{}", folder.display());
+    }
+}

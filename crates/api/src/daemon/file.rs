@@ -144,7 +144,7 @@ pub struct Parsed {
     pub places: Places,
 }
 
-/// Places of keys and of the elements of arrays, by their paths.
+/// Places of keys, and of the elements of their arrays and tables, by their paths.
 pub type Places = BTreeMap<Vec<String>, Place>;
 
 /// Parses a configuration file.
@@ -355,11 +355,22 @@ impl<'a> Tree<'a> {
                 },
                 Known::Key => {
                     self.places.insert(path.clone(), span.start);
-                    if let DeValue::Array(items) = value.get_ref() {
-                        for (index, item) in items.iter().enumerate() {
-                            let path = [&path[..], &[index.to_string()]].concat();
-                            self.places.insert(path, item.span().start);
+                    let mut place = |name: String, at: usize| {
+                        let path = [&path[..], &[name]].concat();
+                        self.places.insert(path, at);
+                    };
+                    match value.get_ref() {
+                        DeValue::Array(items) => {
+                            for (index, item) in items.iter().enumerate() {
+                                place(index.to_string(), item.span().start);
+                            }
                         }
+                        DeValue::Table(items) => {
+                            for (name, _) in items {
+                                place(name.get_ref().to_string(), name.span().start);
+                            }
+                        }
+                        _ => {}
                     }
                     good.insert(key, value);
                 }

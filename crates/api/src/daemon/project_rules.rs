@@ -103,6 +103,11 @@ impl<T> PerUser<T> {
         keys.any(|key| matches!(key, Principal::Group(_)))
     }
 
+    /// The users and groups with an entry.
+    pub fn principals(&self) -> impl Iterator<Item = &Principal> {
+        self.entries.keys()
+    }
+
     /// The value for a user: that of the user, by number or name; otherwise the largest one of the user's groups;
     /// otherwise that of all others.
     pub fn largest(&self, user: &UserKey<'_>) -> Option<&T>

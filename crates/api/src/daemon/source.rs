@@ -220,25 +220,35 @@ impl Configured {
     }
 
     fn refusal(&self, found: Vec<Violation>, code: ErrorCode) -> ConfigError {
-        let problems = found.into_iter().map(|violation| {
-            let path = violation.full_path();
-            let (place, key) = match self.origin(&path) {
-                Origin::File(_, place) => (Some(place), keys::written(&violation.path)),
-                Origin::Flag(flag) => (None, format!("--{flag}")),
-                Origin::Default => (None, keys::written(&violation.path)),
-            };
-            Problem {
-                place,
-                key: Some(key),
-                message: violation.message,
-                hint: Some(violation.hint),
-            }
-        });
+        let problems = found.into_iter().map(|violation| self.problem(violation));
         ConfigError {
             path: self.file().unwrap_or(Path::new("divvy daemon")).to_owned(),
             code,
             problems: problems.collect(),
         }
+    }
+
+    fn problem(&self, violation: Violation) -> Problem {
+        let path = violation.full_path();
+        let (place, key) = match self.origin(&path) {
+            Origin::File(_, place) => (Some(place), keys::written(&violation.path)),
+            Origin::Flag(flag) => (None, format!("--{flag}")),
+            Origin::Default => (None, keys::written(&violation.path)),
+        };
+        Problem {
+            place,
+            key: Some(key),
+            message: violation.message,
+            hint: Some(violation.hint),
+        }
+    }
+
+    /// The message with the place of its value in the file, or the name of the flag.
+    pub(super) fn at_its_place(&self, violation: Violation) -> String {
+        let problem = self.problem(violation);
+        self.refusal(Vec::new(), ErrorCode::Usage)
+            .error_of(&problem)
+            .message
     }
 
     /// Puts back the former values of keys that only a start of the daemon applies. Returns the changed keys that are in
@@ -409,6 +419,10 @@ fn place(
 
 /// Reads the file; `None` if it does not exist and need not.
 fn read(path: &Path, system: bool, is_named: bool) -> Result<Option<Vec<u8>>, ConfigError> {
+    // Also where there is no file: a user who can write the folder can delete it.
+    if system {
+        check_folder(path).map_err(|why| why.of(path))?;
+    }
     match bytes(path, system) {
         Ok(text) => Ok(Some(text)),
         Err(Unread::Io(error)) if error.kind() == io::ErrorKind::NotFound && !is_named => Ok(None),
@@ -416,18 +430,48 @@ fn read(path: &Path, system: bool, is_named: bool) -> Result<Option<Vec<u8>>, Co
     }
 }
 
-/// Reads a file that only its user may write, and of the system's daemon only root.
+/// Reads a file that only its user may write, and of the system's daemon only root, as the file's folder.
 ///
 /// # Errors
 /// The reason as the one problem of the file.
 pub fn read_named(path: &Path, system: bool) -> Result<Vec<u8>, ConfigError> {
+    if system {
+        check_folder(path).map_err(|why| why.of(path))?;
+    }
     bytes(path, system).map_err(|why| why.of(path))
+}
+
+/// Whether other users can put a file of the system's daemon into the place of another, or delete it.
+fn check_folder(path: &Path) -> Result<(), Unread> {
+    let Some(folder) = path.parent() else {
+        return Ok(());
+    };
+    // The error of the file says what is missing.
+    let Ok(meta) = std::fs::metadata(folder) else {
+        return Ok(());
+    };
+    let me = rustix::process::geteuid().as_raw();
+    let folder = folder.to_owned();
+    let owner = meta.uid();
+    if owner != me && owner != 0 {
+        return Err(Unread::FolderOwner { folder, owner });
+    }
+    // In a sticky folder such as /tmp, users can rename and delete their own files alone. A read-only mount is no proof:
+    // the daemon's unit has /etc read-only for the daemon alone (ProtectSystem=full).
+    let is_sticky = meta.mode() & 0o1000 != 0;
+    if meta.mode() & 0o022 != 0 && !is_sticky {
+        let mode = meta.mode() & 0o7777;
+        return Err(Unread::FolderOpen { folder, mode });
+    }
+    Ok(())
 }
 
 enum Unread {
     Io(io::Error),
     Owner { owner: u32, me: u32 },
     Open { mode: u32 },
+    FolderOwner { folder: PathBuf, owner: u32 },
+    FolderOpen { folder: PathBuf, mode: u32 },
     TooLarge,
 }
 
@@ -446,6 +490,16 @@ impl Unread {
             Self::Open { mode } => (
                 format!("it is writable by other users (mode {mode:o})"),
                 format!("chmod go-w {shown}: users who can write it can make themselves admins"),
+            ),
+            Self::FolderOwner { folder, owner } => (
+                format!("its folder belongs to uid {owner}: that user can replace it"),
+                format!("chown root {}", folder.display()),
+            ),
+            Self::FolderOpen { folder, mode } => (
+                format!(
+                    "other users can replace it: its folder is writable by them (mode {mode:o})"
+                ),
+                format!("chmod go-w {}", folder.display()),
             ),
             Self::TooLarge => (
                 "it is larger than 1 MiB".to_owned(),
@@ -718,5 +772,51 @@ mod tests {
             of("queues = [\"q\"]\ngpus = \"0\"\ngrace = \"1s\"\n[projects.a]\nquota = 1\n");
         let nothing = (Vec::<String>::new(), Vec::<String>::new());
         assert_eq!(same.keep(&before, |_| false), nothing);
+    }
+
+    #[test]
+    fn a_folder_in_which_other_users_can_replace_the_file_is_refused_for_the_systems_daemon() {
+        use std::os::unix::fs::{PermissionsExt as _, chown};
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("divvy");
+        std::fs::create_dir(&folder).unwrap();
+        let file = folder.join("config.toml");
+        let reads = |system: bool| super::read(&file, system, false).map(|text| text.is_some());
+        let set = |mode: u32| {
+            std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        let why = |error: ConfigError| {
+            let problem = &error.problems[0];
+            format!("{}; {}", problem.message, problem.hint.clone().unwrap())
+        };
+        // With and without a file: a user could delete it.
+        for is_there in [false, true] {
+            if is_there {
+                std::fs::write(&file, "").unwrap();
+            }
+            // In a sticky folder users replace their own files alone.
+            for mode in [0o755, 0o700, 0o1777] {
+                set(mode);
+                assert_eq!(reads(true), Ok(is_there), "{mode:o}");
+            }
+            for mode in [0o777, 0o775, 0o757] {
+                set(mode);
+                let text = why(reads(true).unwrap_err());
+                let shown = format!("its folder is writable by them (mode {mode:o})");
+                let command = format!("chmod go-w {}", folder.display());
+                assert!(text.contains(&shown) && text.ends_with(&command), "{text}");
+                assert!(read_named(&file, true).is_err());
+                // The group of a home may be its user's own.
+                assert_eq!(reads(false), Ok(is_there), "{mode:o}");
+            }
+        }
+        set(0o755);
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED: only root can give a folder away");
+            return;
+        }
+        chown(&folder, Some(60_101), None).unwrap();
+        let text = why(reads(true).unwrap_err());
+        assert!(text.contains("belongs to uid 60101"), "{text}");
     }
 }

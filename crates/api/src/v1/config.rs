@@ -50,4 +50,7 @@ pub struct ConfigReload {
     pub changed: Vec<String>,
     /// Keys whose changed values are in force after the daemon's next start.
     pub needs_restart: Vec<String>,
+    /// Users and groups that the configuration names and the user database does not have, with line and column.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }

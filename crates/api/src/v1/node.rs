@@ -39,6 +39,10 @@ pub struct Node {
     /// before, and queues whose jobs no GPU can serve.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub start_warnings: Vec<String>,
+    /// Users and groups that the configuration names and the user database does not have, with line and column. Only for
+    /// admins.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub config_warnings: Vec<String>,
     /// Why the daemon starts no job now: its disk is full, or no GPU can be observed. Absent if it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_ready: Option<String>,

@@ -13,7 +13,7 @@ use crate::{Backend, ask, render};
 
 pub async fn admin(args: Admin, backend: Backend) -> Outcome {
     match args {
-        Admin::Init(args) => super::init::init(*args).await,
+        Admin::Init(args) => super::init::init(*args, backend).await,
         Admin::Gpu(args) => gpu(args).await,
         Admin::Drain(args) => drain(args).await,
         Admin::Undrain(args) => undrain(args).await,

@@ -11,11 +11,11 @@ use super::{Outcome, block_on, client};
 use crate::args::{self, ConfigVerb, Format};
 use crate::error_output;
 use crate::output::{self, print, say, view};
-use crate::render;
+use crate::{Backend, render};
 
-pub fn config(args: ConfigVerb) -> Outcome {
+pub fn config(args: ConfigVerb, backend: Backend) -> Outcome {
     match args {
-        ConfigVerb::Check(args) => check(args),
+        ConfigVerb::Check(args) => check(args, backend),
         ConfigVerb::Show(args) => show(args),
         ConfigVerb::Reload(args) => block_on(reload(args)),
     }
@@ -52,7 +52,7 @@ fn is_systems(asked: bool, file: Option<&PathBuf>) -> bool {
     asked || file.map_or_else(is_roots, is_named)
 }
 
-fn check(args: args::ConfigCheck) -> Outcome {
+fn check(args: args::ConfigCheck, backend: Backend) -> Outcome {
     let source = source(is_systems(args.system, args.file.as_ref()), args.file);
     let json = args.output.is_some_and(Format::is_json);
     match source.read() {
@@ -61,6 +61,7 @@ fn check(args: args::ConfigCheck) -> Outcome {
             let Some(file) = configured.file() else {
                 return Err(missing(&source).into());
             };
+            warn(&(backend.absent_accounts)(&configured));
             match args.output {
                 Some(format) => list(&set(configured.report(&[]), false), format)?,
                 None => say(&format!("{} is correct", file.display())),
@@ -69,6 +70,20 @@ fn check(args: args::ConfigCheck) -> Outcome {
         }
     }
 }
+
+/// Prints each warning about users and groups, and once what to do.
+pub(super) fn warn(warnings: &[String]) {
+    for warning in warnings {
+        say(&format!("warning: {warning}"));
+    }
+    if !warnings.is_empty() {
+        say(ABSENT_HINT);
+    }
+}
+
+/// The way on from a user or a group that the user database does not have.
+pub(super) const ABSENT_HINT: &str = "correct the names, or create the accounts; `getent passwd NAME` and `getent group NAME` ask the user database, also \
+     whether a directory is away";
 
 /// Prints each problem; gives the exit code.
 fn report(error: &ConfigError, json: bool) -> ExitCode {
@@ -157,7 +172,10 @@ async fn reload(args: args::ConfigReload) -> Outcome {
             let draw = |all: &[_], _| all.iter().map(render::config_reload).collect();
             print(render::list(&[done], format, view(), draw)?)?;
         }
-        None => say(&reloaded(&done)),
+        None => {
+            warn(&done.warnings);
+            say(&reloaded(&done));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

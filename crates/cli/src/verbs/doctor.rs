@@ -33,7 +33,10 @@ pub fn doctor(args: &args::Doctor, backend: Backend) -> Outcome {
     let mut findings = (backend.doctor)(sim.as_deref());
     let is_installed = Home::to_call().is_ok_and(|home| home.is_systems());
     findings.extend(node.as_ref().map(|node| daemon(node, is_installed)));
-    findings.extend(config(node.as_ref().and_then(|node| node.as_ref().ok())));
+    let running = node.as_ref().and_then(|node| node.as_ref().ok());
+    let (configured, absent) = config(running, backend);
+    findings.extend(configured);
+    findings.extend(accounts(&absent));
     findings.extend(node.iter().flatten().filter_map(journal));
     findings.extend(node.iter().flatten().filter_map(start));
     findings.extend(node.iter().flatten().filter_map(not_ready));
@@ -112,8 +115,9 @@ fn daemon(node: &Result<Node, Error>, is_installed: bool) -> Finding {
     }
 }
 
-/// The configuration file of the running daemon; without one, whether the next daemon could read its file.
-fn config(node: Option<&Node>) -> Option<Finding> {
+/// The configuration file of the running daemon; without one, whether the next daemon could read its file. And what it
+/// names that the user database does not have.
+fn config(node: Option<&Node>, backend: Backend) -> (Option<Finding>, Vec<String>) {
     let finding = |status, found: String, means: &str, fix: String| Finding {
         check: "config".to_owned(),
         status,
@@ -122,14 +126,19 @@ fn config(node: Option<&Node>) -> Option<Finding> {
         fix,
     };
     if let Some(node) = node {
-        let file = node.config_file.as_ref()?;
-        let found = format!("the daemon has read {file}");
-        return Some(finding(FindingStatus::Ok, found, "", String::new()));
+        let found = (node.config_file.as_ref()).map(|file| {
+            let found = format!("the daemon has read {file}");
+            finding(FindingStatus::Ok, found, "", String::new())
+        });
+        return (found, node.config_warnings.clone());
     }
     match super::config::of_next_daemon() {
         Ok(configured) => {
-            let found = format!("{} is correct", configured.file()?.display());
-            Some(finding(FindingStatus::Ok, found, "", String::new()))
+            let found = configured.file().map(|file| {
+                let found = format!("{} is correct", file.display());
+                finding(FindingStatus::Ok, found, "", String::new())
+            });
+            (found, (backend.absent_accounts)(&configured))
         }
         Err(error) => {
             let fix = format!(
@@ -138,9 +147,21 @@ fn config(node: Option<&Node>) -> Option<Finding> {
             );
             let means = "the daemon refuses to start";
             let found = Error::from(&error).message;
-            Some(finding(FindingStatus::Fail, found, means, fix))
+            let failed = finding(FindingStatus::Fail, found, means, fix);
+            (Some(failed), Vec::new())
         }
     }
+}
+
+/// Users and groups of the configuration that do not exist.
+fn accounts(absent: &[String]) -> Option<Finding> {
+    (!absent.is_empty()).then(|| Finding {
+        check: "config.accounts".to_owned(),
+        status: FindingStatus::Warn,
+        found: absent.join("; "),
+        means: "the roles, projects and rules for these names apply to no account".to_owned(),
+        fix: format!("{}; then divvy config reload", super::config::ABSENT_HINT),
+    })
 }
 
 /// Whether the daemon found jobs that its journal did not have when it started.
@@ -298,6 +319,15 @@ mod tests {
         let found = not_ready(&node).unwrap();
         assert_eq!(found.status, FindingStatus::Fail);
         assert!(found.fix.contains("df -i /h"), "{}", found.fix);
+    }
+
+    #[test]
+    fn users_and_groups_that_do_not_exist_are_one_warning_with_their_places() {
+        assert!(accounts(&[]).is_none());
+        let absent = ["/c.toml:2:1: no user anna", "/c.toml:3:1: no group b"].map(str::to_owned);
+        let found = accounts(&absent).unwrap();
+        assert_eq!(found.status, FindingStatus::Warn);
+        assert_eq!(found.found, absent.join("; "));
     }
 
     #[test]

@@ -14,7 +14,8 @@ use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::QueueSpec;
 
 use super::Outcome;
-use super::config::source;
+use super::config::{self, source};
+use crate::Backend;
 use crate::args::AdminInit;
 use crate::error_output::{Result, usage};
 use crate::output::{print, say};
@@ -25,7 +26,7 @@ const CONFIG_MODE: u32 = 0o644;
 const TOKEN_MODE: u32 = 0o600;
 const MESSAGE_MODE: u32 = 0o644;
 
-pub async fn init(args: AdminInit) -> Outcome {
+pub async fn init(args: AdminInit, backend: Backend) -> Outcome {
     let system = rustix::process::geteuid().is_root() && !args.user;
     let path = place(system, args.config.clone())?;
     let mut answers = Answers::of(&args, system)?;
@@ -42,6 +43,7 @@ pub async fn init(args: AdminInit) -> Outcome {
     let token = path.with_file_name("token");
     let text = answers.file(&token);
     let configured = checked(&text, &path, system)?;
+    config::warn(&(backend.absent_accounts)(&configured));
     let message = message(&configured.options);
     if args.dry_run {
         print(&text)?;
@@ -50,7 +52,17 @@ pub async fn init(args: AdminInit) -> Outcome {
     if answers.listen.is_some() && store::write_token(&token, TOKEN_MODE)? {
         say(&format!("wrote the token {}", token.display()));
     }
-    let copy = store::replace(&path, &text, CONFIG_MODE, args.force)?;
+    let copy = store::replace(&path, &text, CONFIG_MODE, args.force);
+    let copy = copy.map_err(|error| match (&error.code, &error.hint) {
+        (ErrorCode::Conflict, Some(hint)) => {
+            let hint = format!(
+                "{hint}; start a daemon with this file: {}",
+                start::command(system)
+            );
+            error.hint(hint)
+        }
+        _ => error,
+    })?;
     if let Some(copy) = copy {
         say(&format!("kept the former file as {}", copy.display()));
     }
@@ -59,17 +71,18 @@ pub async fn init(args: AdminInit) -> Outcome {
     source(system, Some(path.clone()))
         .read()
         .map_err(|error| Error::from(&error))?;
+    if args.no_start {
+        say(&format!("start the daemon: {}", start::command(system)));
+    } else {
+        start::start(system).await?;
+    }
+    // Only now: the message tells users to run commands.
     if let Some(motd) = &args.motd {
         store::overwrite(motd, &message, MESSAGE_MODE)?;
         say(&format!(
             "wrote the message for users into {}",
             motd.display()
         ));
-    }
-    if args.no_start {
-        say(&format!("start the daemon: {}", start::command(system)));
-    } else {
-        start::start(system).await?;
     }
     let _ = writeln!(io::stderr(), "\nThe message for users:\n");
     print(message)?;
@@ -104,9 +117,14 @@ fn message(options: &DaemonOptions) -> String {
         None => format!("-q {} -g 0.5", queue.name),
     };
     let queue = options.queues.first().map_or("-g 0.5".to_owned(), queue);
-    let project = match options.projects.keys().next() {
-        Some(name) => format!(" -p {name}"),
-        None => String::new(),
+    // The daemon knows the project of a user with a default. Of several projects, each user may use some.
+    let names: Vec<_> = options.projects.keys().collect();
+    let has_default = !options.project_rules.default_project.is_empty();
+    let project = match names[..] {
+        [] => String::new(),
+        _ if has_default => String::new(),
+        [name] => format!(" -p {name}"),
+        _ => " -p PROJECT".to_owned(),
     };
     let lines = [
         ("divvy gpus".to_owned(), "free parts of each GPU"),
@@ -128,6 +146,9 @@ fn message(options: &DaemonOptions) -> String {
     for (command, about) in &lines {
         text += &format!("  {command:<width$}   {about}\n");
     }
+    if project.ends_with(" PROJECT") {
+        text += "\nPROJECT is a project of yours: divvy projects\n";
+    }
     text
 }
 
@@ -143,6 +164,16 @@ mod tests {
         let options = file::parse(file.as_bytes()).unwrap().options;
         let text = message(&options);
         assert!(text.contains("divvy submit -q half -p vision --"), "{text}");
+        let two = format!("{file}[projects.nlp]\nquota = 1\n");
+        let of = |text: &str| message(&file::parse(text.as_bytes()).unwrap().options);
+        let shown = of(&two);
+        assert!(shown.contains("divvy run -g 0.5 -p PROJECT --"), "{shown}");
+        assert!(shown.ends_with("divvy projects\n"), "{shown}");
+        // Users with a default project are told no name of one.
+        let rule = "[project-rules]\ndefault-project = { \"@vision\" = \"vision\" }\n";
+        let shown = of(&(two + rule));
+        assert!(shown.contains("divvy run -g 0.5 -- python"), "{shown}");
+        assert!(!shown.contains(" -p "), "{shown}");
         assert_eq!(
             text.lines()
                 .filter(|line| line.starts_with("  divvy "))

@@ -56,14 +56,32 @@ pub async fn stop(args: &args::Daemon) -> Outcome {
         .iter()
         .filter(|job| job.pid.is_some() && !is_task(job))
         .count();
+    let waiting = jobs
+        .iter()
+        .filter(|job| job.state == JobState::Queued && !is_task(job))
+        .count();
     end(&node)?;
-    let jobs = match running {
+    output::say(&format!(
+        "the daemon (pid {}) has stopped{}",
+        node.pid,
+        left(running, waiting)
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What becomes of the jobs that the daemon leaves.
+fn left(running: usize, waiting: usize) -> String {
+    let running = match running {
         0 => String::new(),
         1 => "; 1 job keeps running, and the next daemon adopts it".to_owned(),
         count => format!("; {count} jobs keep running, and the next daemon adopts them"),
     };
-    output::say(&format!("the daemon (pid {}) has stopped{jobs}", node.pid));
-    Ok(ExitCode::SUCCESS)
+    let waiting = match waiting {
+        0 => String::new(),
+        1 => "; 1 job waits for the next daemon".to_owned(),
+        count => format!("; {count} jobs wait for the next daemon"),
+    };
+    running + &waiting
 }
 
 fn is_unresponsive(error: &Error) -> bool {
@@ -396,6 +414,15 @@ mod tests {
     use std::process::{Child, Command, Stdio};
 
     use super::*;
+
+    #[test]
+    fn a_stop_tells_of_running_and_of_waiting_jobs() {
+        assert_eq!(left(0, 0), "");
+        let both =
+            "; 1 job keeps running, and the next daemon adopts it; 2 jobs wait for the next daemon";
+        assert_eq!(left(1, 2), both);
+        assert_eq!(left(0, 1), "; 1 job waits for the next daemon");
+    }
 
     /// A shell that does what the script says, once it has said so.
     fn shell(script: &str) -> (Child, Holder) {

@@ -294,7 +294,8 @@ impl Answers {
     /// The text of the configuration file.
     pub fn file(&self, token: &Path) -> String {
         let mut text = "\
-# The configuration of the Divvy daemon, written by `divvy admin init`. Every key: docs/config.md.
+# The configuration of the Divvy daemon, written by `divvy admin init`. Every key: `divvy config show --defaults`.
+# Packages have its page in /usr/share/doc/divvy/docs/config.md.
 # After a change: divvy config check && divvy config reload
 "
         .to_owned();

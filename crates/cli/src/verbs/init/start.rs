@@ -1,7 +1,7 @@
 //! The start of the daemon after `admin init`: by systemd where it runs, else by the commands that it prints.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use divvy_api::client::Client;
@@ -18,6 +18,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(50);
 
 const UNIT: &str = "divvy.service";
+
+/// A start that fails prints some lines, and systemd about five.
+const LOG_LINES: &str = "20";
 
 /// The command that starts the daemon on this machine.
 pub fn command(system: bool) -> String {
@@ -74,9 +77,37 @@ fn enable(system: bool) -> Result<()> {
         Ok(status) => format!("`{shown}` ended with {status}"),
         Err(error) => format!("cannot run `{shown}`: {error}"),
     };
+    let why = match last_error(system) {
+        Some(cause) => format!("{why}: {cause}"),
+        None => why,
+    };
     Err(Error::new(ErrorCode::Internal, why).hint(format!(
-        "see `systemctl status {UNIT}` and `journalctl -u divvy`; the configuration file is written"
+        "see `journalctl -u divvy`; the configuration file is written, so after a correction: {shown}"
     )))
+}
+
+/// The last error in the unit's log, as the daemon printed it. The log may have none, or not be readable.
+fn last_error(system: bool) -> Option<String> {
+    let mut log = Command::new("journalctl");
+    if !system {
+        log.arg("--user");
+    }
+    log.args([
+        "--unit",
+        UNIT,
+        "--lines",
+        LOG_LINES,
+        "--output",
+        "cat",
+        "--no-pager",
+    ]);
+    let output = log.stderr(Stdio::null()).output().ok()?;
+    error_of(&String::from_utf8_lossy(&output.stdout))
+}
+
+fn error_of(log: &str) -> Option<String> {
+    let mut errors = log.lines().filter_map(|line| line.strip_prefix("error: "));
+    errors.next_back().map(str::to_owned)
 }
 
 async fn answered(client: &Client) -> Result<Node> {
@@ -95,5 +126,18 @@ async fn answered(client: &Client) -> Result<Node> {
             return Err(Error::new(ErrorCode::TimedOut, why).hint("see `journalctl -u divvy`"));
         }
         tokio::time::sleep(PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_error_of_the_units_log_is_the_cause_of_a_failed_start() {
+        let log = "Starting divvy.service\nerror: one\nhint: x\nerror: no GPU responds\nhint: nvidia-smi\n\
+            divvy.service: Failed with result 'exit-code'.\n";
+        assert_eq!(error_of(log).as_deref(), Some("no GPU responds"));
+        assert_eq!(error_of("Starting\n"), None);
     }
 }

@@ -9,6 +9,9 @@ use divvy_api::v1::{Error, ErrorCode};
 
 use crate::error_output::Result;
 
+/// Of a folder that this command makes.
+const FOLDER_MODE: u32 = 0o755;
+
 /// Bytes of a token before they are written as hexadecimal digits.
 const TOKEN_BYTES: usize = 32;
 
@@ -31,16 +34,33 @@ pub fn replace(path: &Path, text: &str, mode: u32, force: bool) -> Result<Option
     Ok(copy)
 }
 
-/// The folder of a file, made if there is none. Users read the file in it; the mode of a folder that exists stays.
+/// The folder of a file, made if there is none. The mode of a folder that exists stays.
 fn folder_of(path: &Path) -> Result<&Path> {
     let folder = match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
         Some(_) => Path::new("."),
         None => Path::new("/"),
     };
-    let made = DirBuilder::new().recursive(true).mode(0o755).create(folder);
-    made.map_err(|error| failed(folder, &error))?;
+    make(folder).map_err(|error| failed(folder, &error))?;
     Ok(folder)
+}
+
+/// Makes a folder and those above it. All users read the files in root's, whatever root's umask is; a user's own keep the
+/// umask.
+fn make(folder: &Path) -> io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    if let Some(above) = folder.parent().filter(|above| *above != Path::new("")) {
+        make(above)?;
+    }
+    match DirBuilder::new().mode(FOLDER_MODE).create(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => Ok(()),
+        Ok(()) if rustix::process::geteuid().is_root() => {
+            fs::set_permissions(folder, Permissions::from_mode(FOLDER_MODE))
+        }
+        made => made,
+    }
 }
 
 fn put(next: &Path, path: &Path, force: bool) -> Result<Option<PathBuf>> {
