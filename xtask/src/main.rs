@@ -24,12 +24,14 @@ mod prose;
 mod rooms;
 mod scratch;
 mod shots;
+mod size;
 mod smi;
 mod soak;
 mod sources;
 mod steps;
 mod symbols;
 mod test;
+mod tests_only;
 mod tier_time;
 mod tiers;
 mod tools;
@@ -75,6 +77,8 @@ enum Verb {
     Prose(prose::Args),
     /// Check the imports between rooms: prints rooms, levels, arrows, arrows back, and the largest cycle of files
     Arrows,
+    /// Count the Rust lines of each crate that are neither blank, comment nor test, beside the last release
+    Size(size::Args),
     /// Generate the boards for Grafana: deploy/helm/divvy/dashboards
     Boards,
     /// Generate the tables of NVIDIA's exported symbols from NVIDIA's headers
@@ -102,6 +106,7 @@ fn main() -> ExitCode {
         Verb::Advisories(args) => advisories::run(&args),
         Verb::Prose(args) => prose::show(&args),
         Verb::Arrows => check_rooms(),
+        Verb::Size(args) => size::show(&args),
         Verb::Boards => boards::write(),
         Verb::Symbols(args) => symbols::run(&args),
     };
