@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use divvy_packing::{ModelSet, Shape};
 
 use super::{NoShape, View};
-use crate::reservation::node_affinity;
+use crate::carrier::node_affinity;
 use crate::extender::asked::{Amount, Asked};
 use crate::extender::pod::PodFacts;
 

@@ -168,7 +168,7 @@ proptest! {
                 seats.push(seat(gpus[gpu], &at.to_string(), units));
             }
         }
-        let units = gpus.iter().flat_map(|gpu| crate::reservation::units::of_gpu(gpu));
+        let units = gpus.iter().flat_map(|gpu| crate::carrier::units::of_gpu(gpu));
         let mut free: Vec<String> = units.map(|unit| unit.to_string()).collect();
         let mut left: Vec<AssignedPod> = seats.clone();
         let (mut claims, mut list) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! The GpuShare: the custom resource of a GPU in device-plugin mode, with the controller's assignments and the node's
+//! The GpuShare: the custom resource of a GPU in carrier mode, with the controller's assignments and the node's
 //! state.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;

@@ -1,4 +1,4 @@
-//! The node part of device-plugin mode: it reports kubelet's and the agent's state to the GpuShares, and applies their
+//! The node part of carrier mode: it reports kubelet's and the agent's state to the GpuShares, and applies their
 //! assignments.
 //!
 //! It has no state of its own. Kubelet knows which reservation pod has which GPU and which pod has which sixteenths

@@ -1,4 +1,4 @@
-//! Device-plugin mode: reservation pods hold GPUs of NVIDIA's device plugin, and Divvy shares those GPUs without DRA
+//! Carrier mode: reservation pods hold GPUs of NVIDIA's device plugin, and Divvy shares those GPUs without DRA
 //! claims.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! One observation of a node in device-plugin mode, from kubelet and the agent.
+//! One observation of a node in carrier mode, from kubelet and the agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,14 +8,14 @@ use divvy_api::v1::{Gpu, HeldClaim};
 use jiff::Timestamp;
 use tonic::transport::Endpoint;
 
+use crate::carrier::assignment::{self, AssignedPod, PodDevices};
+use crate::carrier::protocol::resources::pod_resources_lister_client::PodResourcesListerClient;
+use crate::carrier::protocol::resources::{ListPodResourcesRequest, ListPodResourcesResponse};
+use crate::carrier::share::GpuShare;
+use crate::carrier::units::Unit;
+use crate::carrier::{NAMESPACE, RESOURCE};
 use crate::cluster;
 use crate::pod_request::GPU;
-use crate::reservation::assignment::{self, AssignedPod, PodDevices};
-use crate::reservation::protocol::resources::pod_resources_lister_client::PodResourcesListerClient;
-use crate::reservation::protocol::resources::{ListPodResourcesRequest, ListPodResourcesResponse};
-use crate::reservation::share::GpuShare;
-use crate::reservation::units::Unit;
-use crate::reservation::{NAMESPACE, RESOURCE};
 
 /// The observed state, by source.
 #[derive(Clone, Debug, Default)]
@@ -113,9 +113,7 @@ pub(super) fn of_kubelet(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reservation::protocol::resources::{
-        ContainerDevices, ContainerResources, PodResources,
-    };
+    use crate::carrier::protocol::resources::{ContainerDevices, ContainerResources, PodResources};
 
     fn pod(namespace: &str, name: &str, resource: &str, ids: &[&str]) -> PodResources {
         let devices = ContainerDevices {

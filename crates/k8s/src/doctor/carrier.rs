@@ -1,4 +1,4 @@
-//! Checks of device-plugin mode: GPUs with records, reservation pods that hold them, pods that wait.
+//! Checks of carrier mode: GPUs with records, reservation pods that hold them, pods that wait.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use k8s_openapi::api::core::v1::Pod;
 use super::facts::ClusterFacts;
 use super::{Row, Status, few};
 use crate::admin::nodes::plugin_gpus;
+use crate::carrier::NAMESPACE;
+use crate::carrier::pod::is_gated;
+use crate::carrier::share::GpuShare;
 use crate::claim::DRIVER;
-use crate::reservation::NAMESPACE;
-use crate::reservation::pod::is_gated;
-use crate::reservation::share::GpuShare;
 
 pub fn rows(facts: &ClusterFacts) -> Vec<Row> {
     vec![modes(facts), shares(facts), carriers(facts), waiting(facts)]
@@ -213,7 +213,7 @@ mod tests {
         let mut lost = share("a", None);
         lost.spec
             .assignments
-            .push(crate::reservation::share::Assignment {
+            .push(crate::carrier::share::Assignment {
                 uid: "u".to_owned(),
                 namespace: "team".to_owned(),
                 name: "train".to_owned(),

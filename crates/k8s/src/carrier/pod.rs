@@ -1,4 +1,4 @@
-//! Pod changes of device-plugin mode: creation of a reservation pod, and removal of a pod's scheduling gate. Pure.
+//! Pod changes of carrier mode: creation of a reservation pod, and removal of a pod's scheduling gate. Pure.
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! The webhook's mutation of a pod in device-plugin mode: its request becomes sixteenths and a scheduling gate.
+//! The webhook's mutation of a pod in carrier mode: its request becomes sixteenths and a scheduling gate.
 
 use std::collections::BTreeSet;
 

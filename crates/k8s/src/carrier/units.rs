@@ -1,4 +1,4 @@
-//! Sixteenths, the units of device-plugin mode: the number and memory for a request, and the device ids for kubelet.
+//! Sixteenths, the units of carrier mode: the number and memory for a request, and the device ids for kubelet.
 
 use std::fmt;
 use std::str::FromStr;

@@ -114,7 +114,7 @@ impl Ids {
     }
 }
 
-/// The prefix of claims in device-plugin mode.
+/// The prefix of claims in carrier mode.
 pub const PREFIX: &str = "carrier-";
 
 /// Whether a claim is for ids of these units.

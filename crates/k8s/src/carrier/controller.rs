@@ -1,4 +1,4 @@
-//! The control loop of device-plugin mode: observe, plan, apply; after any failure, observe again.
+//! The control loop of carrier mode: observe, plan, apply; after any failure, observe again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

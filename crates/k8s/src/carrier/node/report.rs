@@ -1,4 +1,4 @@
-//! The report of a node in device-plugin mode: devices for kubelet, state for the GpuShares.
+//! The report of a node in carrier mode: devices for kubelet, state for the GpuShares.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use serde_json::json;
 
 use super::ReservationNode;
 use super::observation::{NodeObservation, agent_claims};
+use crate::carrier::NAMESPACE;
+use crate::carrier::assignment::{self, AssignedPod};
+use crate::carrier::share::{GpuShare, GpuShareSpec, GpuShareStatus, Held, name};
+use crate::carrier::units::{Unit, of_gpu};
 use crate::cluster;
-use crate::reservation::NAMESPACE;
-use crate::reservation::assignment::{self, AssignedPod};
-use crate::reservation::share::{GpuShare, GpuShareSpec, GpuShareStatus, Held, name};
-use crate::reservation::units::{Unit, of_gpu};
 
 /// Sixteenths of GPUs that a reservation pod holds, or that a pod still has parts of.
 pub(super) fn offers(seen: &NodeObservation) -> Vec<Unit> {
