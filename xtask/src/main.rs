@@ -7,6 +7,7 @@ mod allocators;
 mod arrows;
 mod axe;
 mod bench;
+mod bless;
 mod boards;
 mod cargo;
 mod decisions;
@@ -79,8 +80,8 @@ enum Verb {
     Arrows,
     /// Count the Rust lines of each crate that are neither blank, comment nor test, beside the last release
     Size(size::Args),
-    /// Generate the boards for Grafana: deploy/helm/divvy/dashboards
-    Boards,
+    /// Write every generated file anew: API document, snapshots, tables in documents, boards
+    Bless,
     /// Generate the tables of NVIDIA's exported symbols from NVIDIA's headers
     Symbols(symbols::Args),
 }
@@ -107,7 +108,7 @@ fn main() -> ExitCode {
         Verb::Prose(args) => prose::show(&args),
         Verb::Arrows => check_rooms(),
         Verb::Size(args) => size::show(&args),
-        Verb::Boards => boards::write(),
+        Verb::Bless => bless::write(),
         Verb::Symbols(args) => symbols::run(&args),
     };
     match outcome {
