@@ -11,8 +11,9 @@ use crate::rooms::{self, Tree};
 use crate::steps::answer;
 
 /// Crate → our crates that it may use. The reasons are in ARCHITECTURE.md.
-const ARROWS: [(&str, &[&str]); 23] = [
+const ARROWS: [(&str, &[&str]); 25] = [
     ("divvy-core", &[]),
+    ("divvy-packing", &["divvy-core"]),
     ("divvy-driver", &["divvy-testkit"]),
     ("divvy-ledger", &["divvy-testkit"]),
     ("divvy-fork", &["divvy-testkit"]),
@@ -49,6 +50,10 @@ const ARROWS: [(&str, &[&str]); 23] = [
     ),
     ("divvy-cli", &["divvy-api", "divvy-core", "divvy-web"]),
     (
+        "divvy-study",
+        &["divvy-api", "divvy-cli", "divvy-core", "divvy-packing"],
+    ),
+    (
         "divvy-k8s",
         &[
             "divvy-api",
@@ -56,6 +61,7 @@ const ARROWS: [(&str, &[&str]); 23] = [
             "divvy-clearml-stub",
             "divvy-cli",
             "divvy-core",
+            "divvy-packing",
             "divvy-testkit",
         ],
     ),
@@ -68,6 +74,7 @@ const ARROWS: [(&str, &[&str]); 23] = [
             "divvy-clearml-stub",
             "divvy-cli",
             "divvy-core",
+            "divvy-study",
             "divvy-testkit",
         ],
     ),
@@ -208,21 +215,8 @@ const CORE: Tree = Tree {
         ("model", &["units", "mig"]),
         ("reconcile", &["units", "model"]),
         ("placement", &["units", "mig", "model"]),
-        ("cluster", &["placement"]),
         ("project", &["units", "model", "placement"]),
         ("plan", &["units", "mig", "model", "placement", "project"]),
-        (
-            "simulate",
-            &[
-                "units",
-                "mig",
-                "model",
-                "placement",
-                "cluster",
-                "project",
-                "plan",
-            ],
-        ),
         ("resize", &["units", "model", "placement", "project"]),
         (
             "explain",

@@ -1,4 +1,4 @@
-//! `cargo xtask boards`: writes the boards for Grafana from the tables in `node` and `kubernetes`.
+//! The boards for Grafana, which `cargo xtask bless` writes from the tables in `node` and `kubernetes`.
 //!
 //! A board in Grafana's JSON is a thousand lines, and most of them repeat. The tables have what differs: title, unit,
 //! width and expressions. The board of a node serves a single machine, and each node of a cluster.
@@ -46,7 +46,7 @@ mod tests {
             let committed = fs::read_to_string(root().join(FOLDER).join(name)).expect("the board");
             assert!(
                 committed == text(&board).expect("JSON"),
-                "{name} differs from its table: cargo xtask boards"
+                "{name} differs from its table: cargo xtask bless"
             );
         }
     }

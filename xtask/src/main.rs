@@ -7,6 +7,7 @@ mod allocators;
 mod arrows;
 mod axe;
 mod bench;
+mod bless;
 mod boards;
 mod cargo;
 mod decisions;
@@ -24,12 +25,14 @@ mod prose;
 mod rooms;
 mod scratch;
 mod shots;
+mod size;
 mod smi;
 mod soak;
 mod sources;
 mod steps;
 mod symbols;
 mod test;
+mod tests_only;
 mod tier_time;
 mod tiers;
 mod tools;
@@ -75,8 +78,10 @@ enum Verb {
     Prose(prose::Args),
     /// Check the imports between rooms: prints rooms, levels, arrows, arrows back, and the largest cycle of files
     Arrows,
-    /// Generate the boards for Grafana: deploy/helm/divvy/dashboards
-    Boards,
+    /// Count the Rust lines of each crate that are neither blank, comment nor test, beside the last release
+    Size(size::Args),
+    /// Write every generated file anew: API document, snapshots, tables in documents, boards
+    Bless,
     /// Generate the tables of NVIDIA's exported symbols from NVIDIA's headers
     Symbols(symbols::Args),
 }
@@ -102,7 +107,8 @@ fn main() -> ExitCode {
         Verb::Advisories(args) => advisories::run(&args),
         Verb::Prose(args) => prose::show(&args),
         Verb::Arrows => check_rooms(),
-        Verb::Boards => boards::write(),
+        Verb::Size(args) => size::show(&args),
+        Verb::Bless => bless::write(),
         Verb::Symbols(args) => symbols::run(&args),
     };
     match outcome {

@@ -37,9 +37,16 @@ const PRELUDE: &str = "\
 DIVVY_CUDA_VERSION CUDA_VERSION
 ";
 
+const TABLES: &str = "crates/driver/src/sys/symbols/tables.rs";
+
+/// Writes the tables of these headers.
+pub fn write(headers: &Path) -> Result<()> {
+    std::fs::write(root().join(TABLES), tables(&preprocess(headers)?)?).context(TABLES)
+}
+
 /// Makes the tables, and writes them or compares.
 pub fn run(args: &Args) -> Result<()> {
-    let path = root().join("crates/driver/src/sys/symbols/tables.rs");
+    let path = root().join(TABLES);
     let tables = tables(&preprocess(&args.headers)?)?;
     if args.check {
         let committed =

@@ -212,8 +212,8 @@ fn second_tier(
 }
 
 /// A container engine that one process serves for all test processes: `tests/e2e/src/bin/engine.rs`. Gone when dropped.
-struct Engine {
-    folder: PathBuf,
+pub struct Engine {
+    pub folder: PathBuf,
     process: Child,
     /// The process ends with it.
     input: Option<ChildStdin>,
@@ -221,7 +221,7 @@ struct Engine {
 
 impl Engine {
     /// `None` if this machine has no engine; the program prints the reason.
-    fn start(kind: &str, temporary: Option<&Path>) -> Result<Option<Self>> {
+    pub fn start(kind: &str, temporary: Option<&Path>) -> Result<Option<Self>> {
         let mut process = Command::new(target().join("debug/engine"))
             .arg(kind)
             .env("DIVVY_TEST_PROGRAMS", target().join("debug"))

@@ -9,14 +9,15 @@ use crate::cargo::root;
 use crate::sources::sources;
 
 /// Packages of the table, and where each has its tests.
-const TESTS: [(&str, &str); 7] = [
+const TESTS: [(&str, &str); 8] = [
     ("divvy-agent", "crates/agent/tests/it"),
     ("divvy-core", "crates/core/tests/it"),
-    ("divvy-cli", "crates/cli/src"),
     ("divvy-e2e", "tests/e2e/tests/it"),
     ("divvy-k8s", "crates/k8s/tests/it"),
     ("divvy-shim", "crates/shim/tests/it"),
     ("divvy-slurm", "crates/slurm/tests/it"),
+    ("divvy-study", "crates/study/src"),
+    ("divvy-study", "crates/study/tests/it"),
 ];
 
 /// `crash::exhaustive` of every file that has a module of that name, with its package.

@@ -44,7 +44,7 @@ pub use init::AdminInit;
 pub use lists::{JobFilter, Look, Ps};
 pub use project::{AdminProject, ProjectArgs, RemoveProject};
 pub use select::{Cancel, Select};
-pub use simulate::{Eighths, Mode, Question, Rule, Simulate, StudyFormat, Switch};
+pub use simulate::{Arrivals, Eighths, Mode, Question, Rule, Simulate, StudyFormat, Switch};
 pub use slice::{EnvFormat, SliceCreate, SliceEnter, SliceEnv, SliceRm, SliceVerb};
 pub use terms::{IdleWord, TermArgs};
 pub use top::Top;

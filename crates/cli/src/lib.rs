@@ -40,6 +40,8 @@ use divvy_api::standalone::{ProgramResult, SliceAccess, StandaloneOptions};
 use divvy_api::v1::{Error, Finding, Gpu, JournalFile};
 
 pub use serve::PASSWORD_FLAG;
+pub use verbs::signals::Signals;
+pub use verbs::{Outcome, block_on, client};
 
 use output::Stop;
 
@@ -81,6 +83,8 @@ pub struct Backend {
     pub observe_gpus: fn() -> Result<Vec<Gpu>, Error>,
     /// Indices of this machine's GPUs, or of the simulated ones (`a100-80gb:3`).
     pub gpu_indices: fn(Option<&str>) -> Result<Vec<u32>, Error>,
+    /// Runs the study that the words of `divvy simulate` name, and prints its result.
+    pub simulate: fn(&args::Simulate) -> Outcome,
     /// Versions of the protocols between the parts of Divvy, by name.
     pub protocols: fn() -> BTreeMap<String, u32>,
 }

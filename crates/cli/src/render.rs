@@ -14,15 +14,12 @@ pub(crate) mod jobs;
 mod journal;
 mod mig;
 mod oom;
-mod packing;
 mod projects;
 mod queues;
 mod replay;
 mod selftest;
-mod simulate;
 mod slices;
 mod usage;
-mod waits;
 mod web;
 mod why;
 
@@ -46,21 +43,12 @@ pub use jobs::{Rows, Span, jobs, past_jobs, redivided, resized, start, submitted
 pub use journal::journal;
 pub use mig::{changed, instances, planned};
 pub use oom::oom;
-pub use packing::{
-    Packing, PackingKinds, PackingPoint, PackingScene, PackingTiming, Spread, at as packing_at,
-    packing_scene, packings,
-};
 pub use projects::{entitled, projects};
 pub use queues::queues;
 pub use replay::replays;
 pub use selftest::selftests;
-pub use simulate::{Figure, Method, ProfileFigures, Ratio, Scene, Simulation, scene, simulations};
 pub use slices::{end_of, held_by, slices};
 pub use usage::{Marks, daily_usages, days_legend, usage_total, usages};
-pub use waits::{
-    WaitDifference, WaitFigures, WaitForecast, WaitRow, WaitScene, wait_forecasts, wait_scene,
-    waits,
-};
 pub use web::web_address;
 pub use why::why;
 

@@ -22,7 +22,6 @@ mod select;
 mod selftest;
 mod shell;
 pub(crate) mod signals;
-mod simulate;
 mod slice;
 mod stop;
 mod stop_reasons;
@@ -45,7 +44,8 @@ use crate::output::{self, Stop};
 use crate::serve;
 use crate::{complete, manual, top, web};
 
-type Outcome = Result<ExitCode, Stop>;
+/// The exit code of a command, or why it stops.
+pub type Outcome = Result<ExitCode, Stop>;
 
 /// Does what the words ask for.
 pub fn act(verb: Verb, backend: Backend) -> Outcome {
@@ -86,7 +86,7 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Config(args) => config::config(args, backend),
         Verb::Doctor(args) => doctor::doctor(&args, backend),
         Verb::Selftest(args) => selftest::selftest(&args, backend),
-        Verb::Simulate(args) => simulate::simulate(&args),
+        Verb::Simulate(args) => (backend.simulate)(&args),
         Verb::Admin(args) => block_on(admin::admin(args, backend)),
         Verb::Completion(args) => completion(&args),
         Verb::Manual(args) => manual(&args),
@@ -109,7 +109,7 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
 }
 
 /// Runs the future on this thread alone: starting threads would cost more than most verbs take.
-fn block_on<T>(work: impl Future<Output = Result<T, Stop>>) -> Result<T, Stop> {
+pub fn block_on<T>(work: impl Future<Output = Result<T, Stop>>) -> Result<T, Stop> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -126,7 +126,7 @@ fn no_runtime(error: std::io::Error) -> Stop {
 }
 
 /// A client of the instance this process's environment names.
-fn client() -> Result<Client, Error> {
+pub fn client() -> Result<Client, Error> {
     Ok(client_called(&called()?))
 }
 

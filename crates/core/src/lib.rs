@@ -10,7 +10,7 @@
 //!                    └──────────┴──────────┴──► explain ──► texts and estimates    reads the decision
 //! ```
 //!
-//! The code has thirteen rooms. Imports between rooms run one way:
+//! The code has eleven rooms. Imports between rooms run one way:
 //!
 //! | room | for | may use |
 //! |---|---|---|
@@ -18,8 +18,6 @@
 //! | [`docker`] | flags of `docker run` that a container job may use | |
 //! | [`lease`] | leases of a GPU's compute time | `units` |
 //! | [`mig`] | MIG geometry: profiles, layouts, placements, recovery | `units` |
-//! | [`cluster`] | which node of several a request goes to | `placement` |
-//! | [`simulate`] | simulations of placement on GPUs and in clusters, and of queues | `units`, `mig`, `model`, `placement`, `cluster`, `project`, `plan` |
 //! | `model` | the node as plain data: GPUs, requests, queues, jobs | `units`, `mig` |
 //! | [`reconcile`] | the driver's figures against the ledgers: bypasses | `units`, `model` |
 //! | `placement` | occupancy, fit, placement, backfill, pinned allocation | `units`, `mig`, `model` |
@@ -29,7 +27,6 @@
 //! | `explain` | reasons, suggestions, estimates | `units`, `mig`, `model`, `placement`, `project`, `plan`, `resize` |
 #![forbid(unsafe_code)]
 
-pub mod cluster;
 pub mod docker;
 mod explain;
 pub mod lease;
@@ -40,7 +37,6 @@ mod plan;
 pub mod project;
 pub mod reconcile;
 pub mod resize;
-pub mod simulate;
 pub mod units;
 
 pub use explain::available::{Available, available};
@@ -64,8 +60,9 @@ pub use model::{
     command, escape, gpu, invariants, isolation, job_state as job, order_key, queue, request,
     selection,
 };
-pub use placement::pinned;
-pub use plan::{Preempt, Start, starts_now};
+pub use placement::occupancy::{Assignment, NodeUsage};
+pub use placement::{Offer, can_ever_place, pinned, rank};
+pub use plan::{Decision, Preempt, Simulated, Start, decide_on, scheduling_order, starts_now};
 pub use project::{Project, SchedulingClass};
 pub use units::{
     Bytes, Compute, ComputeMode, GpuUuid, Gpus, JobId, ProjectName, QueueName, Share, UserName,

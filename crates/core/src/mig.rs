@@ -21,7 +21,7 @@
 //! nominal size from a profile's name. The agent creates and destroys instances.
 //!
 //! May use: `units`.
-//! Used by: `model`, `placement`, `plan`, `simulate`, `explain`.
+//! Used by: `model`, `placement`, `plan`, `explain`.
 
 mod batch;
 mod choose;

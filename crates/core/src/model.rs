@@ -8,7 +8,7 @@
 //! ```
 //!
 //! May use: `units`, `mig`.
-//! Used by: `reconcile`, `placement`, `project`, `plan`, `simulate`, `resize`, `explain`.
+//! Used by: `reconcile`, `placement`, `project`, `plan`, `resize`, `explain`.
 
 pub mod command;
 pub mod escape;

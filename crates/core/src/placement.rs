@@ -10,16 +10,13 @@
 //! devices that another scheduler has chosen.
 //!
 //! May use: `units`, `mig`, `model`.
-//! Used by: `cluster`, `project`, `plan`, `simulate`, `resize`, `explain`.
+//! Used by: `project`, `plan`, `resize`, `explain`.
 
 pub(crate) mod backfill;
 pub(crate) mod fit;
-pub(crate) mod hosts;
 pub(crate) mod occupancy;
 pub mod pinned;
-pub(crate) mod rank;
-
-use std::ops::Range;
+pub mod rank;
 
 use crate::mig::Candidate;
 use crate::model::request::Request;
@@ -27,13 +24,12 @@ use crate::model::slice::MigGrant;
 use crate::placement::fit::{GrantSize, RequestShape, fit};
 use crate::placement::occupancy::{GpuUsage, NodeUsage};
 use crate::placement::rank::{LeftOver, tightest_first};
-use crate::units::JobId;
 
 /// What one GPU of the node would grant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Offer {
-    /// Index in [`NodeUsage::gpus`].
-    pub(crate) position: usize,
+pub struct Offer {
+    /// The GPU's place in order of index.
+    pub position: usize,
     pub(crate) size: GrantSize,
     /// The MIG instance, on a GPU in MIG mode.
     pub(crate) mig: Option<MigPlacementChoice>,
@@ -60,34 +56,7 @@ pub(crate) fn place(
     request: &Request,
     admit: impl Fn(&GpuUsage<'_>, &Offer) -> bool,
 ) -> Option<Vec<Offer>> {
-    place_among(node, 0..node.gpus.len(), request, admit)
-}
-
-/// The same for a job: where the GPUs are on several hosts, on one of them that has room for its CPU and memory.
-pub(crate) fn place_job(
-    node: &NodeUsage<'_>,
-    job: JobId,
-    request: &Request,
-    admit: impl Fn(&GpuUsage<'_>, &Offer) -> bool,
-) -> Option<Vec<Offer>> {
-    let Some(hosts) = &node.hosts else {
-        return place(node, request, admit);
-    };
-    hosts.place(node, job, |gpus, accepts| {
-        place_among(node, gpus, request, |usage, offer| {
-            accepts(offer.position) && admit(usage, offer)
-        })
-    })
-}
-
-/// The best of the GPUs at these positions.
-fn place_among(
-    node: &NodeUsage<'_>,
-    positions: Range<usize>,
-    request: &Request,
-    admit: impl Fn(&GpuUsage<'_>, &Offer) -> bool,
-) -> Option<Vec<Offer>> {
-    let usages = positions.clone().zip(&node.gpus[positions]);
+    let usages = node.gpus.iter().enumerate();
     let mut offers: Vec<Offer> = usages
         .filter_map(|(position, usage)| offer(position, usage, request, &admit))
         .collect();
@@ -121,13 +90,8 @@ fn place_among(
 }
 
 /// Whether the GPUs, with no holder and no unmanaged process, can serve the request.
-pub(crate) fn can_ever_place(empty: &NodeUsage<'_>, request: &Request) -> bool {
+pub fn can_ever_place(empty: &NodeUsage<'_>, request: &Request) -> bool {
     place(empty, request, |_, _| true).is_some()
-}
-
-/// The same for a job, which also has to fit a host.
-pub(crate) fn can_ever_place_job(empty: &NodeUsage<'_>, job: JobId, request: &Request) -> bool {
-    place_job(empty, job, request, |_, _| true).is_some()
 }
 
 /// What this GPU would grant.

@@ -12,7 +12,7 @@
 //! The decision is data: identifiers, positions and figures. `explain` reads it afterwards and words the reasons.
 //!
 //! May use: `units`, `mig`, `model`, `placement`, `project`.
-//! Used by: `simulate`, `explain`.
+//! Used by: `explain`.
 
 mod pass;
 mod patterns;
@@ -26,7 +26,7 @@ use crate::model::slice::Grant;
 use crate::model::snapshot::Snapshot;
 use crate::placement::occupancy::{Assignment, NodeUsage};
 use crate::project::{
-    PendingPreemption, QueuePosition, QuotaAhead, QuotaExceeded, SchedulingOrder,
+    PendingPreemption, QueuePosition, QuotaAhead, QuotaExceeded, QuotaLedger, SchedulingOrder,
 };
 use crate::units::{GpuUuid, JobId, QueueName};
 
@@ -53,20 +53,20 @@ pub struct Preempt {
 
 /// What to do now. Every pending job of the snapshot is in exactly one of `starts` and `blocked`.
 #[derive(Debug, Default)]
-pub(crate) struct Decision {
+pub struct Decision {
     /// In the order in which they were decided.
-    pub(crate) starts: Vec<Start>,
+    pub starts: Vec<Start>,
     /// In the order in which they were considered.
     pub(crate) blocked: Vec<BlockedJob>,
     /// Jobs that did not fit, and that later jobs wait behind; the first is the head.
     pub(crate) ahead: Vec<UnplacedJob>,
-    pub(crate) preempts: Vec<Preempt>,
+    pub preempts: Vec<Preempt>,
     /// After so many seconds the decision may be another one, though nothing else has changed.
-    pub(crate) replan_in_s: Option<u64>,
+    pub replan_in_s: Option<u64>,
     /// For the next snapshot.
-    pub(crate) cursor: usize,
+    pub cursor: usize,
     /// With projects, the head. For the next snapshot.
-    pub(crate) head: Option<JobId>,
+    pub head: Option<JobId>,
 }
 
 /// A job that keeps waiting.
@@ -135,10 +135,11 @@ enum Extent {
     All,
     /// No job after this one.
     Until(JobId),
-    /// No job once none could start. Each could if all others had ended. The pending jobs are of so many kinds at most:
-    /// jobs of one kind differ by their places only.
+    /// No job once none could start, or so many have started. Each could start if all others had ended. The pending
+    /// jobs are of so many kinds at most: jobs of one kind differ by their places only.
     Starts {
         kinds: usize,
+        most: usize,
     },
 }
 
@@ -150,19 +151,47 @@ pub(crate) struct Considered<'n> {
     looks: usize,
 }
 
-/// Decides on GPUs as they are occupied, which may be on several hosts. The GPUs and holders of the snapshot do not
-/// count here, but for projects and limits of users. `empty`: the same GPUs without holders. `kinds`: the number of
-/// kinds of pending jobs; jobs differ by project, preemptibility, request, need of a host, and a user with a limit.
+/// What a caller that simulates knows beside the snapshot of [`decide_on`].
+#[derive(Clone, Copy)]
+pub struct Simulated<'a, 'n> {
+    /// The GPUs that quotas count, without holders. Each pending job could start on the node if all others had ended.
+    pub empty: &'a NodeUsage<'n>,
+    /// At most so many kinds of jobs wait; jobs differ by project, preemptibility, request, and a user with a limit.
+    pub kinds: usize,
+    /// The decision ends after so many starts, but for a set of jobs that fill a GPU exactly.
+    pub most: usize,
+}
+
+/// Decides on a node as it is occupied. The GPUs and holders of the snapshot do not count here, but for projects and
+/// limits of users.
 ///
 /// Only what happens is decided: the blocked jobs after the last one that could have started are not listed.
-pub(crate) fn decide_on<'n>(
+pub fn decide_on<'n>(
     snapshot: &Snapshot,
     node: NodeUsage<'n>,
-    empty: &NodeUsage<'n>,
-    kinds: usize,
+    simulated: Simulated<'_, 'n>,
 ) -> (Decision, NodeUsage<'n>) {
-    let (decision, considered) = run(snapshot, node, empty, true, Extent::Starts { kinds });
+    let Simulated { empty, kinds, most } = simulated;
+    let extent = Extent::Starts { kinds, most };
+    let (decision, considered) = run(snapshot, node, empty, true, extent);
     (decision, considered.node)
+}
+
+/// The pending jobs in the order in which a plan considers them. `empty`: the GPUs that quotas count, without holders.
+pub fn scheduling_order(snapshot: &Snapshot, empty: &NodeUsage<'_>) -> Vec<JobId> {
+    let quota = QuotaLedger::of(snapshot, empty);
+    let mut order = SchedulingOrder::new(snapshot, queue_order(snapshot), quota.as_ref());
+    let next = || order.next(snapshot, quota.as_ref());
+    let job = |(queue, place): QueuePosition| snapshot.queues[queue].waiting[place].job;
+    std::iter::from_fn(next).map(job).collect()
+}
+
+impl Decision {
+    /// The first job that waits for room; later jobs wait behind it.
+    pub fn first_ahead(&self, snapshot: &Snapshot) -> Option<JobId> {
+        let (queue, place) = self.ahead.first()?.at;
+        Some(snapshot.queues[queue].waiting[place].job)
+    }
 }
 
 /// `may_preempt`: whether jobs can be preempted.
@@ -235,7 +264,9 @@ fn run<'n>(
         let is_last = match extent {
             Extent::All => false,
             Extent::Until(last) => job == last,
-            Extent::Starts { kinds } => !pass.goes_on() || pass.known_kinds() >= kinds,
+            Extent::Starts { kinds, most } => {
+                !pass.goes_on() || pass.known_kinds() >= kinds || decision.starts.len() >= most
+            }
         };
         if is_last {
             break;

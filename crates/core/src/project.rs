@@ -22,7 +22,7 @@
 //! | `user_limit` | usage of each user with a limit, over all projects |
 //!
 //! May use: `units`, `model`, `placement`.
-//! Used by: `plan`, `simulate`, `resize`, `explain`.
+//! Used by: `plan`, `resize`, `explain`.
 
 pub mod fair;
 

@@ -5,7 +5,7 @@
 //! drawing.
 //!
 //! May use: no other room.
-//! Used by: `lease`, `mig`, `model`, `reconcile`, `placement`, `project`, `plan`, `simulate`, `resize`, `explain`.
+//! Used by: `lease`, `mig`, `model`, `reconcile`, `placement`, `project`, `plan`, `resize`, `explain`.
 
 mod bytes;
 mod compute;

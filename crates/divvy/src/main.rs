@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         probe_driver: divvy_agent::probe_driver,
         observe_gpus: divvy_agent::observe_gpus,
         gpu_indices: divvy_agent::gpu_indices,
+        simulate: divvy_study::simulate,
         protocols: divvy_agent::protocols,
     };
     divvy_cli::main(std::env::args_os(), backend)

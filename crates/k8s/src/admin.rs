@@ -16,10 +16,10 @@ use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::Client;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 
+use crate::carrier::NAMESPACE;
+use crate::carrier::share::GpuShare;
 use crate::cluster::is_missing;
 use crate::error_output::{self, Format};
-use crate::reservation::NAMESPACE;
-use crate::reservation::share::GpuShare;
 
 #[derive(ClapArgs)]
 pub struct Args {

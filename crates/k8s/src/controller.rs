@@ -57,10 +57,10 @@ pub use review::{
     AdmissionDecision, AdmissionRequest, NoReview, RefusedAs, Rejection, answer, judge, question,
 };
 
+use crate::carrier;
+use crate::carrier::pod::ReservationTemplate;
 use crate::cluster::{self, ClusterError};
 use crate::pod_request::Steps;
-use crate::reservation;
-use crate::reservation::pod::ReservationTemplate;
 use crate::server;
 use crate::sharing::{CarrierNodes, Sharing};
 use crate::slices::inventory_of;
@@ -248,7 +248,7 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
     let carriers = match &args.carrier_image {
         Some(image) if args.carrier => {
             let (shares, seen) = (
-                reservation::controller::shares(&client, &mut tasks),
+                carrier::controller::shares(&client, &mut tasks),
                 ready.clone(),
             );
             let listed = Arc::clone(&shares);
@@ -261,7 +261,7 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
                     image: image.clone(),
                     nodes: args.carrier_nodes.clone().unwrap_or_default(),
                 };
-                let lead = reservation::controller::lead(client.clone(), common, leading.clone());
+                let lead = carrier::controller::lead(client.clone(), common, leading.clone());
                 tasks.spawn(lead);
             }
             Some(webhook_of(SharingMode::Reservations(shares)))
@@ -303,7 +303,7 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
         (Some(claims), Some(carriers)) => Dispatch::Both {
             claims,
             carriers,
-            namespaces: reservation::controller::namespaces(&client, &mut tasks),
+            namespaces: carrier::controller::namespaces(&client, &mut tasks),
             default: args.sharing,
         },
         (Some(webhook), None) => Dispatch::One {

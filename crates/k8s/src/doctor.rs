@@ -7,6 +7,7 @@
 //! A row says what was read for it. What the API does not show is said to be unknown, with where to look; nothing is guessed.
 
 mod access;
+mod carrier;
 mod extender;
 mod facts;
 mod kueue;
@@ -14,7 +15,6 @@ mod monitoring;
 mod nodes;
 mod pods;
 mod published;
-mod reservations;
 mod version;
 mod webhook;
 
@@ -129,7 +129,7 @@ pub fn rows(facts: &ClusterFacts) -> Vec<Row> {
         rows.extend(published::rows(facts));
     }
     if facts.by_carriers() {
-        rows.extend(reservations::rows(facts));
+        rows.extend(carrier::rows(facts));
     }
     rows.extend(monitoring::rows(facts));
     rows.extend(webhook::rows(facts));

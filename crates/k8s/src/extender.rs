@@ -3,7 +3,7 @@
 //! ```text
 //!  kube-scheduler ──POST /prioritize: pod, names of nodes──► server ──► Extender ──► the chosen node has 10, others 0
 //!                                                    (a thread)           │
-//!  nodes, pods, claims, slices, classes ──watch──► view ──► core::cluster ──► chooser: the learned table, or best fit
+//!  nodes, pods, claims, slices, classes ──watch──► view ──► packing ──► chooser: the learned table, or best fit
 //!                                                   │                             ▲
 //!                                   assumed pods ◄──┘        history ──► trainer ─┘ (a thread)
 //! ```
@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use divvy_core::cluster::learned::REQUESTS_NEEDED;
+use divvy_packing::learned::REQUESTS_NEEDED;
 use tokio::sync::watch as channel;
 use tokio::task::JoinSet;
 use tracing::{debug, info, warn};

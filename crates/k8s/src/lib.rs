@@ -13,6 +13,7 @@
 //! Run:ai and KAI, HAMi's `nvidia.com/gpumem`. Device classes alone serve `nvidia.com/gpu` and `nvidia.com/mig-*`.
 
 pub mod admin;
+pub mod carrier;
 pub mod claim;
 pub mod cluster;
 pub mod controller;
@@ -28,7 +29,6 @@ pub mod node;
 pub mod pod_request;
 pub mod project;
 pub mod quantity;
-pub mod reservation;
 pub mod role;
 pub(crate) mod server;
 pub mod sharing;

@@ -9,8 +9,8 @@ use std::{fs, io};
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use divvy_k8s::{
-    admin, cluster, controller, doctor, error_output, extender, glue, kai, node, project,
-    reservation, submit, uninstall, views, why,
+    admin, carrier, cluster, controller, doctor, error_output, extender, glue, kai, node, project,
+    submit, uninstall, views, why,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -48,12 +48,8 @@ enum Verb {
     Gpus(views::GpusArgs),
     /// Lists the pods with GPUs, and those that wait for one
     Ps(views::PsArgs),
-    /// Sums the GPU hours of the nodes
-    Usage(views::UsageArgs),
-    /// Shows GPUs and pods of the cluster, live
-    Top(views::TopArgs),
     /// Runs a reservation pod, or prints the definition of GpuShare
-    Carrier(reservation::Args),
+    Carrier(carrier::Args),
     /// Enforces on a node the GPU fractions that KAI-Scheduler places
     Kai(kai::Args),
     /// Runs the tasks of a ClearML Server's queues as pods
@@ -110,13 +106,7 @@ fn main() -> ExitCode {
         Verb::Ps(args) => error_output::people(args.is_json(), async || {
             views::ps(&args, &error_output::client().await?).await
         }),
-        Verb::Usage(args) => error_output::people(args.is_json(), async || {
-            views::usage(&args, &error_output::client().await?).await
-        }),
-        Verb::Top(args) => error_output::people(args.is_json(), async || {
-            views::top(&args, &error_output::client().await?).await
-        }),
-        Verb::Carrier(args) => error_output::people(false, async || reservation::run(&args).await),
+        Verb::Carrier(args) => error_output::people(false, async || carrier::run(&args).await),
         Verb::Kai(args) => serve(kai::run(args)),
         Verb::Extender(args) => serve(extender::run(args)),
         Verb::Glue(args) => glue::run(&args),

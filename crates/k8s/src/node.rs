@@ -48,9 +48,9 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tonic::service::Routes;
 
+use crate::carrier;
+use crate::carrier::node::ReservationNode;
 use crate::cluster::{self, ClusterError};
-use crate::reservation;
-use crate::reservation::node::ReservationNode;
 use crate::sharing::{CarrierNodes, Sharing};
 use crate::slices::publish::Publisher;
 use agent::Agent;
@@ -265,7 +265,7 @@ async fn carry(
     signals: ShutdownSignals,
     (shutdown, alone, sharing): (Shutdown, Option<File>, Option<&NodeSharing<'_>>),
 ) -> Result<(), NodeError> {
-    let socket = reservation::plugin_socket(&args.kubelet_dir, args.instance.as_ref());
+    let socket = carrier::plugin_socket(&args.kubelet_dir, args.instance.as_ref());
     if let Some(address) = args.health_listen {
         let page = args.page(Arc::default());
         let registered = shutdown.registered.subscribe();
@@ -276,7 +276,7 @@ async fn carry(
     let (part, shares) =
         ReservationNode::new(client, agent, args.node_name.clone(), &args.kubelet_dir);
     let part = Arc::new(part);
-    let served = reservation::node::run(
+    let served = carrier::node::run(
         Arc::clone(&part),
         shares,
         &socket,
@@ -342,8 +342,8 @@ fn remove_stale(kubelet: &Path) {
     if let Some(folder) = driver_socket(kubelet, None).parent() {
         sockets::remove_stale(folder, registration::is_driver_socket);
     }
-    if let Some(folder) = reservation::plugin_socket(kubelet, None).parent() {
-        sockets::remove_stale(folder, reservation::is_plugin_socket);
+    if let Some(folder) = carrier::plugin_socket(kubelet, None).parent() {
+        sockets::remove_stale(folder, carrier::is_plugin_socket);
     }
 }
 

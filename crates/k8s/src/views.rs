@@ -1,8 +1,8 @@
-//! Views of the whole cluster: `gpus`, `ps`, `usage` and `top`, in the words and columns of the node's commands.
+//! Views of the whole cluster: `gpus` and `ps`, in the words and columns of the node's commands.
 //!
 //! ```text
 //!   API server ── ResourceSlices, claims, pods, events ──► cluster (pure) ──► gpus · pods ──► table, JSON
-//!   node pods ── exec: `divvy top -1 -o json`, `divvy usage` ──► used memory, utilisation, GPU hours
+//!   node pods ── exec: `divvy top -1 -o json` ──► used memory, utilisation
 //! ```
 //! Objects of the API say what the scheduler has allocated. Only the nodes know what is in use, so their commands run in
 //! the node pods, with the caller's right `create pods/exec` there. Without it the views show the first part, and say so.
@@ -14,8 +14,6 @@ mod gpus;
 pub mod node_exec;
 mod objects;
 mod ps;
-mod top;
-mod usage;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -31,8 +29,6 @@ use kube::Client;
 use crate::{cluster as connection, error_output};
 
 pub(crate) use objects::list_all;
-pub use top::{Args as TopArgs, run as top};
-pub use usage::{Args as UsageArgs, run as usage};
 
 /// Where the nodes' figures come from.
 #[derive(ClapArgs, Clone, Debug)]

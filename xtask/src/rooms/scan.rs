@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 
 use proc_macro2::{Span, TokenStream, TokenTree};
-use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
-use syn::{Attribute, Expr, ExprLit, ImplItem, Item, Lit, Meta, Stmt, Token, TraitItem, UseTree};
+use syn::{Attribute, Expr, ExprLit, ImplItem, Item, Lit, Meta, Stmt, TraitItem, UseTree};
+
+use crate::tests_only::is_tests_only;
 
 /// A path in a module, from the root of its crate.
 pub struct Import {
@@ -203,32 +204,6 @@ fn header(attributes: &[Attribute]) -> String {
         });
     let text = lines.collect::<Vec<_>>().join(" ");
     text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// Whether only tests compile what has these attributes.
-fn is_tests_only(attributes: &[Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        let path = attribute.path();
-        let needs = || {
-            attribute
-                .parse_args::<Meta>()
-                .is_ok_and(|meta| needs_test(&meta))
-        };
-        path.is_ident("test") || path.is_ident("cfg") && needs()
-    })
-}
-
-fn needs_test(predicate: &Meta) -> bool {
-    let Meta::List(list) = predicate else {
-        return predicate.path().is_ident("test");
-    };
-    let inner = list.parse_args_with(Punctuated::<Meta, Token![,]>::parse_terminated);
-    let inner = inner.unwrap_or_default();
-    match () {
-        () if list.path.is_ident("all") => inner.iter().any(needs_test),
-        () if list.path.is_ident("any") => inner.iter().all(needs_test),
-        () => false,
-    }
 }
 
 /// Collects the paths of one module, without those of its child modules.

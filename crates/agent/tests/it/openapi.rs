@@ -1,4 +1,4 @@
-//! `openapi/v1.json` says what the agent does. To write it anew: `UPDATE_OPENAPI=1 cargo test -p divvy-agent --test it openapi`.
+//! `openapi/v1.json` says what the agent does. `cargo xtask bless` writes it anew.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
 use std::collections::BTreeSet;
@@ -16,14 +16,14 @@ fn committed() -> PathBuf {
 #[test]
 fn the_committed_document_is_the_one_that_the_code_makes() {
     let made = serde_json::to_string_pretty(&document()).unwrap() + "\n";
-    if std::env::var_os("UPDATE_OPENAPI").is_some() {
+    if std::env::var_os("DIVVY_RECORD").is_some() {
         std::fs::create_dir_all(committed().parent().unwrap()).unwrap();
         std::fs::write(committed(), &made).unwrap();
     }
     let committed = std::fs::read_to_string(committed()).unwrap();
     assert!(
         made == committed,
-        "openapi/v1.json has drifted: UPDATE_OPENAPI=1 cargo test -p divvy-agent --test it openapi"
+        "openapi/v1.json has drifted: DIVVY_RECORD=1 cargo test -p divvy-agent --test it openapi"
     );
 }
 

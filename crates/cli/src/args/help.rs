@@ -270,26 +270,19 @@ processes share is not tested. Exit code: 0 if the limit held for every function
 pub(super) const SIMULATE: &str = "\
 Needs no GPU. The manual page, divvy-simulate(1), has all flags and policies.
 
-  divvy simulate --gpus a100-40gb:8 --load 0.7 --mix small
   divvy simulate pods.csv --nodes nodes.csv --policy best-fit,fgd,learned
   divvy ps -a -o ndjson | divvy simulate - --gpus a100-80gb:2,+2xa100-80gb
   divvy simulate --job -g 0.5              how long would this job wait?";
 
 pub(super) const SIMULATE_STUDIES: &str = "\
-Three studies, with the code that places real jobs. None needs a GPU.
-
-MIG placement: instances on simulated GPUs; a request without room is refused and does not wait. BY LAYOUT: part of all requests \
-that were refused only because of the layout. REUSED: part of the served requests that got an idle instance. DIFFERENCE: of REFUSED \
-to the first row, in percentage points. Policies: first-fit, spread, driver-default, least-loss, demand-weighted, planner (the \
-daemon's), idle-repack, optimal (with --exact), free-repack (a bound). Mixes: uniform, small, middle, thirds, openb.
+Two studies, with the code that places real jobs. Neither needs a GPU.
 
 Packing: which node each job goes to. fill: no job leaves; GPUs unallocated in % when jobs have asked for 90 to 130 % of them. \
-departures: jobs come and go. Policies: best-fit, fgd (USENIX ATC 2023), stock-least and stock-most (Kubernetes), learned, queue \
-(all jobs wait, and patterns choose).
+departures: jobs come and go. DIFFERENCE: to the first row, in percentage points. Policies: best-fit, fgd (USENIX ATC 2023), \
+learned, queue (all jobs wait, and patterns choose).
 
 Waits: p50 and p90 by queue and amount, before a change and after it. Without JOBS, the daemon's own jobs and GPUs.
 
-  divvy simulate --gpus a100-40gb:8 --load 0.7 --mix small
   divvy simulate pods.csv --nodes nodes.csv --policy best-fit,fgd,learned
   divvy simulate pods.csv --nodes nodes.csv --mode departures --load 0.9
   divvy ps -a -o ndjson | divvy simulate - --gpus a100-80gb:2,+2xa100-80gb

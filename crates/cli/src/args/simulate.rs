@@ -1,4 +1,4 @@
-//! Arguments of `simulate`: three studies (MIG placement, packing of nodes, waits in queues), and their inputs.
+//! Arguments of `simulate`: two studies (packing of nodes, waits in queues), and their inputs.
 
 mod question;
 
@@ -6,9 +6,6 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, ValueEnum};
-use divvy_core::cluster::PolicyName;
-use divvy_core::simulate::Policy;
-use divvy_core::simulate::workload::Order;
 use divvy_core::units::Gpus;
 
 use super::{Format, help};
@@ -17,19 +14,18 @@ pub use question::{Eighths, Question, Switch};
 
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "divvy simulate [TRACE | --mix MIX] [--gpus MODEL:N] [OPTIONS]\n       \
-                      divvy simulate JOBS --nodes FILE [--mode fill|departures] [OPTIONS]\n       \
+    override_usage = "divvy simulate JOBS --nodes FILE [--mode fill|departures] [OPTIONS]\n       \
                       divvy simulate [JOBS] --mode waits [--gpus LIST] [QUESTION] [OPTIONS]",
     after_help = help::SIMULATE,
     after_long_help = help::SIMULATE_STUDIES
 )]
 pub struct Simulate {
-    /// Jobs or requests to simulate: a file, - for stdin
+    /// Jobs to simulate: a file, - for stdin
     pub trace: Option<PathBuf>,
-    /// Study: mig, fill, departures, waits
+    /// Study: fill, departures, waits
     ///
-    /// Study: mig (placement of MIG instances), fill (jobs arrive and stay), departures (jobs come and go), waits (jobs
-    /// in queues) [default: fill with --nodes, waits with a question, otherwise mig]
+    /// Study: fill (jobs arrive and stay), departures (jobs come and go), waits (jobs in queues) [default: fill; waits with
+    /// a question]
     #[arg(
         long,
         value_name = "MODE",
@@ -52,8 +48,8 @@ pub struct Simulate {
     pub nodes: Option<PathBuf>,
     /// Simulated GPUs: a100-80gb:8, several nodes 4xa100-80gb:8
     ///
-    /// Simulated GPUs. MIG placement: one model, MODEL:N [default: a100-40gb:8]. Otherwise nodes, separated by commas:
-    /// a100-80gb:8 is a node of eight GPUs, 4xa100-80gb:8 is four of them, +2xa100-80gb asks what two more GPUs would change
+    /// Simulated nodes, separated by commas: a100-80gb:8 is a node of eight GPUs, 4xa100-80gb:8 is four of them,
+    /// +2xa100-80gb asks what two more GPUs would change
     #[arg(long, value_name = "LIST", help_heading = "Study")]
     pub gpus: Option<String>,
     /// CPU cores of each node of --gpus [default: not counted]
@@ -76,12 +72,9 @@ pub struct Simulate {
     /// Slurm's shards of one GPU, as in gres.conf
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1000), help_heading = "Study", hide_short_help = true)]
     pub shards: Option<u16>,
-    /// Random requests: the name of a mix, or profiles with weights, such as 1g=50,2g=25,3g.20gb=5
-    #[arg(long, default_value = "uniform", conflicts_with = "trace")]
-    pub mix: String,
-    /// Offered load [default: 0.7; departures: 0.9]
+    /// Offered load [default: departures: 0.9]
     ///
-    /// Offered load, as a part of the capacity [default: 0.7; departures: 0.9; a trace: its own]
+    /// Offered load, as a part of the capacity [default: departures: 0.9; a list with times: its own]
     #[arg(long, value_name = "PART", value_parser = load)]
     pub load: Option<f64>,
     /// Policies to compare; the first is the baseline
@@ -89,35 +82,31 @@ pub struct Simulate {
         long,
         value_name = "LIST",
         value_delimiter = ',',
-        value_parser = policies(),
+        value_parser = PossibleValuesParser::new(["best-fit", "fgd", "learned", "queue"]),
         hide_possible_values = true
     )]
     pub policy: Vec<String>,
     /// Requests per run; a part of them is a warm-up and does not count
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(10..=100_000_000), conflicts_with = "exact", hide_short_help = true)]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(10..=100_000_000), hide_short_help = true)]
     pub arrivals: Option<u64>,
-    /// Runs with different requests [default: 8; fill: 10]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=10_000), conflicts_with = "exact")]
+    /// Runs with different requests [default: 10; waits: 8]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub runs: Option<u32>,
-    /// Seed of the first run [default: 1; fill: 42]
+    /// Seed of the first run [default: 42; waits: 1]
     ///
-    /// Seed of the first run; the same seed gives every policy the same requests, and the same output [default: 1; fill: 42]
-    #[arg(long, conflicts_with = "exact")]
+    /// Seed of the first run; the same seed gives every policy the same requests, and the same output [default: 42; waits: 1]
+    #[arg(long)]
     pub seed: Option<u64>,
-    /// Compute the result for one GPU exactly, without random requests
-    #[arg(long, conflicts_with = "trace", hide_short_help = true)]
-    pub exact: bool,
-    /// Order of arrivals: published, seeded, given
+    /// Order of arrivals: seeded, given
     ///
-    /// Order of arrivals of a fill: published (as the FGD paper's runs drew it), seeded, given (as in the file) [default:
-    /// seeded]
+    /// Order of arrivals: seeded (drawn), given (as in the file) [default: seeded]
     #[arg(
         long,
         value_name = "ORDER",
         help_heading = "Packing",
         hide_short_help = true
     )]
-    pub order: Option<Order>,
+    pub order: Option<Arrivals>,
     /// Report a fill at these percentages of arrived GPUs [default: 90,95,100,110,130]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=130), help_heading = "Packing", hide_short_help = true)]
     pub at: Vec<u32>,
@@ -211,7 +200,6 @@ impl ValueEnum for StudyFormat {
 /// A study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
-    Mig,
     Fill,
     Departures,
     Waits,
@@ -221,7 +209,6 @@ impl Mode {
     /// As it is written.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Mig => "mig",
             Self::Fill => "fill",
             Self::Departures => "departures",
             Self::Waits => "waits",
@@ -229,17 +216,18 @@ impl Mode {
     }
 }
 
+/// The order in which the jobs of a list arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Arrivals {
+    Seeded,
+    Given,
+}
+
 /// A rule of the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Rule {
     Backfill,
     Fairness,
-}
-
-/// The policies of both studies; each study names those that it has.
-fn policies() -> PossibleValuesParser {
-    let nodes = PolicyName::ALL.map(PolicyName::name);
-    PossibleValuesParser::new(Policy::ALL.map(Policy::name).into_iter().chain(nodes))
 }
 
 /// A part of the capacity, above 0; a load above 1 exceeds it.

@@ -6,6 +6,4 @@ mod fixtures;
 mod health;
 mod memory;
 mod mig;
-mod simulate;
 mod snapshots;
-mod studies;

@@ -51,14 +51,14 @@ const MOST_TOGETHER: usize = 8;
 /// How many GPUs could serve the job ahead after some ends: without the new job, and beside it.
 type Outcome = (u32, u32);
 
-/// Whether a new job with these offers could ever keep the job ahead from the GPUs of their host.
+/// Whether a new job with these offers could ever keep the job ahead from the GPUs.
 pub(crate) fn delays(node: &NodeUsage<'_>, new: &[Offer], ahead: &PendingJob) -> bool {
     let request = &ahead.request;
     let takes = |offer: &&Offer| delays_reserved(&node.gpus[offer.position], offer, request);
     let taken: Vec<&Offer> = new.iter().filter(takes).collect();
-    let Some(first) = taken.first() else {
+    if taken.is_empty() {
         return false;
-    };
+    }
     let count = match RequestShape::of(request.amount) {
         RequestShape::Whole { min, max } if min != max => return true,
         RequestShape::Whole { min: count, .. } | RequestShape::Parts { count, .. } => count,
@@ -73,12 +73,9 @@ pub(crate) fn delays(node: &NodeUsage<'_>, new: &[Offer], ahead: &PendingJob) ->
         taken: &taken,
         ahead,
     };
-    let mut alone: BTreeSet<usize> = node.gpus_of_host(first.position).collect();
+    let mut alone: BTreeSet<usize> = (0..node.gpus.len()).collect();
     let mut reachable = BTreeSet::from([(0, 0)]);
     for group in node.held_together() {
-        if group.gpus.is_disjoint(&alone) {
-            continue; // Another host's.
-        }
         if group.jobs.len() <= MOST_TOGETHER {
             alone.retain(|at| !group.gpus.contains(at));
             reachable = combined(&reachable, &outcomes.of_group(group));
@@ -170,12 +167,9 @@ impl Outcomes<'_> {
     /// What the job ahead needs of this GPU; `None` where it counts for nothing. GPUs in MIG mode count for nothing: they
     /// stay as they are, and parts of one job are all on shared GPUs or all in MIG mode.
     fn size(&self, at: usize) -> Option<GrantSize> {
-        let hosts = self.node.hosts.as_ref();
-        let need = self.node.need(self.ahead.job);
-        let is_accepted = hosts.is_none_or(|hosts| hosts.accepts(need, at));
         let usage = &self.node.gpus[at];
         let size = size(usage, &self.ahead.request).ok()?;
-        (is_accepted && usage.gpu.mode != Mode::Mig).then_some(size)
+        (usage.gpu.mode != Mode::Mig).then_some(size)
     }
 
     fn taken_at(&self, at: usize) -> Option<&Offer> {

@@ -2,24 +2,21 @@
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
 use crate::mig::Placement;
 use crate::mig::occupancy::MigOccupancy;
 use crate::model::gpu::{Gpu, Mode};
+use crate::model::request::Request;
 use crate::model::slice::{Grant, label};
 use crate::model::snapshot::{AllocatedJob, Snapshot};
 use crate::placement::fit::UnmetConstraint;
-use crate::placement::hosts::{HostNeed, HostTable, HostUsage};
-use crate::placement::{MigPlacementChoice, Offer};
+use crate::placement::{MigPlacementChoice, Offer, place};
 use crate::units::{Bytes, GpuUuid, JobId, QueueName};
 
 /// The GPUs of a node, in order of index.
 #[derive(Clone)]
-pub(crate) struct NodeUsage<'a> {
+pub struct NodeUsage<'a> {
     pub(crate) gpus: Vec<GpuUsage<'a>>,
-    /// `None`: all GPUs are on one host, of which nothing else counts.
-    pub(crate) hosts: Option<HostUsage<'a>>,
     /// Computed on first use.
     held_together: OnceCell<Vec<HeldTogether>>,
 }
@@ -73,14 +70,14 @@ pub(crate) struct Holder {
 
 /// What a job gets, and the idle MIG instances that are removed for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Assignment {
-    pub(crate) grants: Vec<Grant>,
-    pub(crate) reclaim: Vec<(GpuUuid, Placement)>,
+pub struct Assignment {
+    pub grants: Vec<Grant>,
+    pub reclaim: Vec<(GpuUuid, Placement)>,
 }
 
 impl<'a> NodeUsage<'a> {
     /// The GPUs without holders, other daemons and unmanaged processes: the most that can ever be free.
-    pub(crate) fn empty(gpus: &'a [Gpu]) -> Self {
+    pub fn empty(gpus: &'a [Gpu]) -> Self {
         let usage = |gpu: &'a Gpu| GpuUsage {
             gpu,
             unmanaged: Bytes::ZERO,
@@ -100,24 +97,8 @@ impl<'a> NodeUsage<'a> {
         usages.sort_by(|a, b| (a.gpu.index, &a.gpu.uuid).cmp(&(b.gpu.index, &b.gpu.uuid)));
         Self {
             gpus: usages,
-            hosts: None,
             held_together: OnceCell::new(),
         }
-    }
-
-    /// The same GPUs on several hosts. The table counts positions in the order of GPU indices.
-    #[must_use]
-    pub(crate) fn on_hosts(self, table: &'a HostTable<'a>) -> Self {
-        Self {
-            hosts: Some(HostUsage::new(table)),
-            ..self
-        }
-    }
-
-    /// What the job needs of its host beside GPUs.
-    pub(crate) fn need(&self, job: JobId) -> HostNeed {
-        let hosts = self.hosts.as_ref();
-        hosts.map_or_else(HostNeed::default, |hosts| hosts.need(job))
     }
 
     /// The GPUs as observed. Grants on GPUs that are gone count nowhere.
@@ -146,8 +127,18 @@ impl<'a> NodeUsage<'a> {
         node
     }
 
+    /// The best GPUs for a request; `None` where it does not fit.
+    pub fn find(&self, request: &Request) -> Option<Vec<Offer>> {
+        place(self, request, |_, _| true)
+    }
+
+    /// Thousandths of GPUs that no job holds.
+    pub fn free_thousandths(&self) -> u64 {
+        self.gpus.iter().map(GpuUsage::free_share).sum()
+    }
+
     /// Allocates the offers to a job, and labels the grants.
-    pub(crate) fn assign(&mut self, job: JobId, queue: &QueueName, offers: &[Offer]) -> Assignment {
+    pub fn assign(&mut self, job: JobId, queue: &QueueName, offers: &[Offer]) -> Assignment {
         let mut given = Assignment::default();
         for Offer {
             position,
@@ -204,10 +195,7 @@ impl<'a> NodeUsage<'a> {
     }
 
     /// A job has ended. Its MIG instances stay, idle.
-    pub(crate) fn release(&mut self, job: JobId, grants: &[Grant]) {
-        if let Some(hosts) = &mut self.hosts {
-            hosts.release(job);
-        }
+    pub fn release(&mut self, job: JobId, grants: &[Grant]) {
         for grant in grants {
             let its = |holder: &mut Holder| holder.job == job;
             let Some(position) = self.position(grant) else {
@@ -227,7 +215,8 @@ impl<'a> NodeUsage<'a> {
     }
 
     /// The occupancy once these jobs have ended.
-    pub(crate) fn without(&self, gone: &BTreeSet<JobId>) -> Self {
+    #[must_use]
+    pub fn without(&self, gone: &BTreeSet<JobId>) -> Self {
         let mut node = self.clone();
         node.held_together.take();
         let mut stay = Vec::new();
@@ -238,9 +227,6 @@ impl<'a> NodeUsage<'a> {
                 mig.vacate();
             }
             stay.append(&mut usage.holders);
-        }
-        if let Some(hosts) = &mut node.hosts {
-            hosts.vacate();
         }
         for Holder {
             job,
@@ -261,14 +247,6 @@ impl<'a> NodeUsage<'a> {
         let holders = self.gpus.iter().flat_map(|usage| &usage.holders);
         let its = holders.filter(|holder| holder.job == job);
         its.map(|holder| holder.grant.clone()).collect()
-    }
-
-    /// The positions of the GPUs that are on one host with this one.
-    pub(crate) fn gpus_of_host(&self, position: usize) -> Range<usize> {
-        match &self.hosts {
-            Some(hosts) => hosts.table().gpus_of(hosts.table().host_of(position)),
-            None => 0..self.gpus.len(),
-        }
     }
 
     /// The GPUs that jobs hold together, in groups that share no job.
@@ -308,9 +286,6 @@ impl<'a> NodeUsage<'a> {
         if let Some(position) = self.position(&grant) {
             self.held_together.take();
             let usage = &mut self.gpus[position];
-            if let Some(hosts) = &mut self.hosts {
-                hosts.hold(job, position);
-            }
             usage.releases.take();
             usage.used_share += u64::from(grant.share.thousandths());
             usage.used_memory = usage.used_memory.saturating_add(grant.memory);

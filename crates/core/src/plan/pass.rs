@@ -10,9 +10,8 @@ use crate::model::request::Request;
 use crate::model::snapshot::{AllocatedJob, PendingJob, Snapshot};
 use crate::placement::backfill::{delays, delays_reserved};
 use crate::placement::fit::{GrantSize, RequestShape, fit};
-use crate::placement::hosts::HostNeed;
 use crate::placement::occupancy::{Assignment, GpuUsage, NodeUsage};
-use crate::placement::{Offer, can_ever_place_job, place_job};
+use crate::placement::{Offer, can_ever_place, place};
 use crate::project::{
     PendingPreemption, QueuePosition, QuotaAhead, QuotaLedger, QuotaRequest, QuotaRule, Resources,
     UserLedger, Victims, delays_same_project, find_victims, of_offers, place_within, quota_cost,
@@ -62,8 +61,8 @@ type ProjectKind = (usize, bool);
 /// Jobs that the same rules bind; the user only where the user has a limit.
 type Kind<'a> = (ProjectKind, Option<&'a UserName>);
 
-/// Jobs that the planner cannot tell apart but by their places: kind, request, and what they need of a host.
-type Alike<'a> = (Kind<'a>, &'a Request, HostNeed);
+/// Jobs that the planner cannot tell apart but by their places: kind and request.
+type Alike<'a> = (Kind<'a>, &'a Request);
 
 /// The first of the jobs ahead.
 const HEAD: usize = 0;
@@ -142,12 +141,7 @@ impl<'a, 'n> Pass<'a, 'n> {
         queue: &QueueName,
     ) -> Result<Assignment, Cause> {
         self.looks.update(|looks| looks + 1);
-        let PendingJob {
-            job,
-            request,
-            owner,
-            ..
-        } = waiting;
+        let PendingJob { request, owner, .. } = waiting;
         let project = self
             .quota
             .as_ref()
@@ -155,11 +149,11 @@ impl<'a, 'n> Pass<'a, 'n> {
         let users = self.users.as_ref();
         let user = users.and_then(|users| users.limited_user(owner));
         let kind = ((project, owner.preemptible), user);
-        let alike = (kind, request, self.node.need(*job));
+        let alike = (kind, request);
         if let Some(cause) = self.known_causes.get(&alike) {
             return Err(cause.clone());
         }
-        if !self.all_fit_ever && !can_ever_place_job(self.empty, *job, request) {
+        if !self.all_fit_ever && !can_ever_place(self.empty, request) {
             self.known_causes.insert(alike, Cause::NeverFits);
             return Err(Cause::NeverFits);
         }
@@ -231,7 +225,7 @@ impl<'a, 'n> Pass<'a, 'n> {
         let users = self.users.as_ref();
         let is_limited = users.is_some_and(|users| users.limited_user(&waiting.owner).is_some());
         let kind = ((0, waiting.owner.preemptible), None);
-        let alike = (kind, &waiting.request, self.node.need(waiting.job));
+        let alike = (kind, &waiting.request);
         !is_limited && self.quota.is_none() && !self.known_causes.contains_key(&alike)
     }
 
@@ -240,41 +234,19 @@ impl<'a, 'n> Pass<'a, 'n> {
         self.place_without_delaying(&self.ahead, waiting)
     }
 
-    /// Whether the shared GPU at this position has room for the job's part.
-    pub(super) fn fits_alone(
-        &self,
-        position: usize,
-        usage: &GpuUsage<'_>,
-        waiting: &PendingJob,
-    ) -> bool {
+    /// Whether the shared GPU has room for the job's part.
+    pub(super) fn fits_alone(&self, usage: &GpuUsage<'_>, waiting: &PendingJob) -> bool {
         self.looks.update(|looks| looks + 1);
-        let need = self.node.need(waiting.job);
-        let hosts = self.node.hosts.as_ref();
         let is_part = matches!(
             RequestShape::of(waiting.request.amount),
             RequestShape::Parts { count: 1, .. }
         );
-        is_part
-            && usage.mig.is_none()
-            && hosts.is_none_or(|hosts| hosts.accepts(need, position))
-            && fit(usage, &waiting.request).is_ok()
-    }
-
-    /// Whether the host of the GPU at this position has so much left.
-    pub(super) fn has_host_room(&self, position: usize, need: HostNeed) -> bool {
-        let hosts = self.node.hosts.as_ref();
-        hosts.is_none_or(|hosts| hosts.has_room(hosts.table().host_of(position), need))
+        is_part && usage.mig.is_none() && fit(usage, &waiting.request).is_ok()
     }
 
     /// Whether a part of this size on the GPU delays no job ahead. The check of each GPU alone is enough for the many sets
     /// that a search looks at.
-    pub(super) fn spares(
-        &self,
-        position: usize,
-        usage: &GpuUsage<'_>,
-        size: GrantSize,
-        need: HostNeed,
-    ) -> bool {
+    pub(super) fn spares(&self, position: usize, usage: &GpuUsage<'_>, size: GrantSize) -> bool {
         self.looks.update(|looks| looks + self.ahead.len());
         let offer = Offer {
             position,
@@ -282,10 +254,7 @@ impl<'a, 'n> Pass<'a, 'n> {
             mig: None,
         };
         let mut ahead = self.ahead.iter();
-        !ahead.any(|(ahead, _)| {
-            let delays = || delays_reserved(usage, &offer, &ahead.request);
-            self.delays_on_host(position, need, ahead, delays)
-        })
+        !ahead.any(|(ahead, _)| delays_reserved(usage, &offer, &ahead.request))
     }
 
     /// Records a job that later jobs wait behind.
@@ -311,7 +280,7 @@ impl<'a, 'n> Pass<'a, 'n> {
         let need = quota_cost(self.empty, request).gpus;
         if let Some(never) = users.never(owner, need) {
             let cause = Cause::Quota(Arc::new(never));
-            let alike = (kind, request, self.node.need(*job));
+            let alike = (kind, request);
             self.known_causes.insert(alike, cause.clone());
             return Some(cause);
         }
@@ -344,7 +313,7 @@ impl<'a, 'n> Pass<'a, 'n> {
         let need = ledger.cost(request);
         if let Some(never) = ledger.never_within_quota(owner, need) {
             let cause = Cause::Quota(Arc::new(never));
-            let alike = (kind, request, self.node.need(*job));
+            let alike = (kind, request);
             self.known_causes.insert(alike, cause.clone());
             return Some(cause);
         }
@@ -522,28 +491,6 @@ impl<'a, 'n> Pass<'a, 'n> {
         with.exceeded(&ahead.owner, need).is_some()
     }
 
-    /// Whether the job on these GPUs of one host could ever keep the job ahead from GPUs or the host.
-    fn delays_ahead(&self, new: HostNeed, offers: &[Offer], ahead: &PendingJob) -> bool {
-        let delays = || delays(&self.node, offers, ahead);
-        let first = offers.first().map(|offer| offer.position);
-        first.is_some_and(|position| self.delays_on_host(position, new, ahead, delays))
-    }
-
-    fn delays_on_host(
-        &self,
-        position: usize,
-        new: HostNeed,
-        ahead: &PendingJob,
-        delays_on_gpus: impl FnOnce() -> bool,
-    ) -> bool {
-        let Some(hosts) = &self.node.hosts else {
-            return delays_on_gpus();
-        };
-        let shape = RequestShape::of(ahead.request.amount);
-        hosts.could_use(position, ahead.job, shape)
-            && (delays_on_gpus() || hosts.delays(position, new, ahead.job))
-    }
-
     /// Places the job where it delays none of these, within what its project and its user may take beside them.
     fn place_without_delaying(
         &self,
@@ -552,16 +499,15 @@ impl<'a, 'n> Pass<'a, 'n> {
     ) -> Option<Vec<Offer>> {
         let looks = self.node.gpus.len() * (1 + ahead.len());
         self.looks.update(|so_far| so_far + looks);
-        let need = self.node.need(waiting.job);
         let ahead = || ahead.iter().map(|(ahead, _)| *ahead);
         let spares = |_: &GpuUsage<'_>, offer: &Offer| {
-            !ahead().any(|ahead| self.delays_ahead(need, slice::from_ref(offer), ahead))
+            !ahead().any(|ahead| delays(&self.node, slice::from_ref(offer), ahead))
         };
         let offers = match (&self.quota, &self.users) {
-            (None, None) => place_job(&self.node, waiting.job, &waiting.request, spares)?,
+            (None, None) => place(&self.node, &waiting.request, spares)?,
             (None, Some(users)) => {
                 let most = users.remaining(&waiting.owner);
-                place_within(&self.node, waiting.job, &waiting.request, most, spares)?
+                place_within(&self.node, &waiting.request, most, spares)?
             }
             (Some(ledger), _) => {
                 let (asking, nobody) = (self.quota_request(ledger, waiting), BTreeSet::new());
@@ -577,7 +523,7 @@ impl<'a, 'n> Pass<'a, 'n> {
         let is_joint = offers.len() > 1;
         let hinders = |ahead: &PendingJob| {
             self.delays_same_user(waiting, &offers, ahead)
-                || is_joint && self.delays_ahead(need, &offers, ahead)
+                || is_joint && delays(&self.node, &offers, ahead)
         };
         (!ahead().any(hinders)).then_some(offers)
     }

@@ -18,7 +18,6 @@ use crate::model::request::Request;
 use crate::model::snapshot::PendingJob;
 use crate::placement::Offer;
 use crate::placement::fit::{GrantSize, RequestShape, fit};
-use crate::placement::hosts::HostNeed;
 use crate::placement::occupancy::{Assignment, GpuUsage};
 use crate::units::{Bytes, QueueName, Share};
 
@@ -48,28 +47,21 @@ struct Item {
     /// Equal for jobs that the search cannot tell apart.
     kind: usize,
     size: GrantSize,
-    need: HostNeed,
 }
 
-/// What a set takes of a GPU and its host.
+/// What a set takes of a GPU.
 #[derive(Clone, Copy)]
 struct Sum {
     share: u64,
     memory: Bytes,
-    need: HostNeed,
 }
 
 impl Sum {
     fn with(self, item: Item) -> Self {
-        let Item { size, need, .. } = item;
+        let size = item.size;
         Self {
             share: self.share + u64::from(size.share.thousandths()),
             memory: self.memory.saturating_add(size.memory),
-            need: HostNeed {
-                cpu_milli: self.need.cpu_milli.saturating_add(need.cpu_milli),
-                memory: self.need.memory.saturating_add(need.memory),
-                models: 0,
-            },
         }
     }
 }
@@ -85,10 +77,10 @@ impl PatternSearch {
     ) -> Vec<(usize, Assignment)> {
         let mut started: Vec<(usize, Assignment)> = Vec::new();
         let mut done: BTreeSet<usize> = BTreeSet::new();
-        let mut hopeless: BTreeSet<(&Request, HostNeed)> = BTreeSet::new();
+        let mut hopeless: BTreeSet<&Request> = BTreeSet::new();
         for (first, waiting) in segment.iter().enumerate() {
-            let kind = (&waiting.request, pass.node().need(waiting.job));
-            if done.contains(&first) || hopeless.contains(&kind) || !pass.is_open(waiting) {
+            let kind = &waiting.request;
+            if done.contains(&first) || hopeless.contains(kind) || !pass.is_open(waiting) {
                 continue;
             }
             let set = match RequestShape::of(waiting.request.amount) {
@@ -121,18 +113,17 @@ impl PatternSearch {
         let node = pass.node();
         let usages = node.gpus.iter().enumerate();
         let mut gaps: Vec<(u64, usize)> = usages
-            .filter(|(at, usage)| pass.fits_alone(*at, usage, segment[first]))
+            .filter(|(_, usage)| pass.fits_alone(usage, segment[first]))
             .map(|(at, usage)| (usage.free_share(), at))
             .collect();
         gaps.sort_unstable();
         gaps.into_iter().find_map(|(_, position)| {
             let usage = &node.gpus[position];
-            let items = items(pass, position, usage, segment, first, done);
+            let items = items(pass, usage, segment, first, done);
             let (head, rest) = items.split_first()?;
             let nothing = Sum {
                 share: 0,
                 memory: Bytes::ZERO,
-                need: HostNeed::default(),
             };
             let mut set = vec![*head];
             let sum = nothing.with(*head);
@@ -164,15 +155,11 @@ impl PatternSearch {
     ) -> bool {
         self.sets += 1;
         let free = usage.free_share();
-        if self.sets > MOST_SETS
-            || sum.share > free
-            || sum.memory > usage.free_memory()
-            || !pass.has_host_room(position, sum.need)
-        {
+        if self.sets > MOST_SETS || sum.share > free || sum.memory > usage.free_memory() {
             return false;
         }
         if free - sum.share < LEFT {
-            return pass.spares(position, usage, sum.size(), sum.need);
+            return pass.spares(position, usage, sum.size());
         }
         if set.len() == MOST_JOBS {
             return false;
@@ -215,29 +202,27 @@ impl Sum {
 /// The jobs from `first` on that fit the GPU, each alone: of the first kinds as many as a set can have.
 fn items(
     pass: &Pass<'_, '_>,
-    position: usize,
     usage: &GpuUsage<'_>,
     segment: &[&PendingJob],
     first: usize,
     done: &BTreeSet<usize>,
 ) -> Vec<Item> {
-    let mut kinds: Vec<(&Request, HostNeed, Option<GrantSize>, usize)> = Vec::new();
+    let mut kinds: Vec<(&Request, Option<GrantSize>, usize)> = Vec::new();
     let mut items = Vec::new();
     for (at, waiting) in segment.iter().enumerate().skip(first) {
-        let need = pass.node().need(waiting.job);
         if done.contains(&at) || !pass.is_open(waiting) {
             continue;
         }
         let known = kinds
             .iter()
-            .position(|(request, needs, ..)| **request == waiting.request && *needs == need);
+            .position(|(request, ..)| **request == waiting.request);
         let kind = match known {
             Some(kind) => kind,
             None if kinds.len() == MOST_KINDS => continue,
             None => {
-                let fits = pass.fits_alone(position, usage, waiting);
+                let fits = pass.fits_alone(usage, waiting);
                 let size = fits.then(|| fit(usage, &waiting.request).ok()).flatten();
-                kinds.push((&waiting.request, need, size, 0));
+                kinds.push((&waiting.request, size, 0));
                 kinds.len() - 1
             }
         };
@@ -246,12 +231,7 @@ fn items(
             && *count < MOST_JOBS
         {
             *count += 1;
-            items.push(Item {
-                at,
-                kind,
-                size,
-                need,
-            });
+            items.push(Item { at, kind, size });
         }
     }
     items

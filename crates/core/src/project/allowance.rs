@@ -3,8 +3,8 @@
 use super::{Limit, Resources};
 use crate::model::request::{Amount, Request};
 use crate::placement::occupancy::{GpuUsage, NodeUsage};
-use crate::placement::{Offer, place_job};
-use crate::units::{Gpus, JobId};
+use crate::placement::{self, Offer};
+use crate::units::Gpus;
 
 /// What a job may take at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,12 +34,11 @@ impl Allowance {
     pub(super) fn place(
         self,
         node: &NodeUsage<'_>,
-        job: JobId,
         request: &Request,
         admit: impl Fn(&GpuUsage<'_>, &Offer) -> bool,
     ) -> Option<Vec<Offer>> {
         let place = |request: &Request| {
-            place_job(node, job, request, |usage, offer| {
+            placement::place(node, request, |usage, offer| {
                 self.0.holds(of_offers([offer])) && admit(usage, offer)
             })
         };
@@ -63,7 +62,6 @@ impl Allowance {
 /// The best GPUs for a request among those admitted, with at most so many GPUs in all.
 pub(crate) fn place_within(
     node: &NodeUsage<'_>,
-    job: JobId,
     request: &Request,
     most: Option<Gpus>,
     admit: impl Fn(&GpuUsage<'_>, &Offer) -> bool,
@@ -72,7 +70,7 @@ pub(crate) fn place_within(
         gpus: most,
         memory: None,
     };
-    Allowance(limit).place(node, job, request, admit)
+    Allowance(limit).place(node, request, admit)
 }
 
 /// The sum of these offers.

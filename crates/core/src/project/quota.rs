@@ -284,7 +284,7 @@ impl<'a> QuotaLedger<'a> {
         let place = |within| {
             self.allowance(job, owner, within, gone)
                 .and(of_user)
-                .place(node, job, request, &admit)
+                .place(node, request, &admit)
         };
         place(within).or_else(|| within.then(|| place(false)).flatten())
     }

@@ -1,7 +1,7 @@
 //! Scenarios: commands in, recorded text out. Each `scenarios/NAME.txt` holds both: lines with `> ` are commands, the
 //! lines after each are what it answered when it was recorded, `#` is a remark.
 //!
-//! `DIVVY_RECORD=1 cargo test -p divvy-core --test it scenarios` records anew; review the diff.
+//! `cargo xtask bless` records anew; review the diff.
 
 use crate::node;
 
@@ -78,7 +78,7 @@ fn check(name: &str) {
         std::fs::write(path(name), replayed).expect("the scenario's file can be written");
     } else if recorded != replayed {
         panic!(
-            "{name}.txt has other answers now (DIVVY_RECORD=1 records them):\n{}",
+            "{name}.txt has other answers now (cargo xtask bless records them):\n{}",
             diff(&recorded, &replayed)
         );
     }

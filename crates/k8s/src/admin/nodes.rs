@@ -7,10 +7,10 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 use serde::Serialize;
 
+use crate::carrier::share::GpuShare;
 use crate::claim::DRIVER;
 use crate::error_output::{self, Format};
 use crate::quantity::Quantity;
-use crate::reservation::share::GpuShare;
 use crate::role::{self, Role};
 use crate::sharing::Sharing;
 

@@ -5,7 +5,7 @@
 //!   ClusterQueues of projects ──(each minute)──► quota, use ───────────┴──► ProjectReport in each namespace
 //! ```
 //! A new leader continues the days of the reports that it finds. Time without a leader is not counted; the nodes' ledgers,
-//! which `divvy-k8s usage` sums for administrators, count all of it.
+//! which `divvy usage` on the node sums, count all of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

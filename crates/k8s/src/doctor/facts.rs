@@ -19,6 +19,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::version;
+use crate::carrier;
+use crate::carrier::share::GpuShare;
 use crate::claim::DRIVER;
 use crate::cluster;
 use crate::error_output;
@@ -26,8 +28,6 @@ use crate::extender;
 use crate::kueue::store::{Served, served};
 use crate::pod_request::FRACTION;
 use crate::project;
-use crate::reservation;
-use crate::reservation::share::GpuShare;
 use crate::submit::object::is_held;
 use crate::views::node_exec;
 
@@ -195,7 +195,7 @@ where
 }
 
 async fn shares(client: &Client) -> Read<Vec<GpuShare>> {
-    let api = Api::<GpuShare>::namespaced(client.clone(), reservation::NAMESPACE);
+    let api = Api::<GpuShare>::namespaced(client.clone(), carrier::NAMESPACE);
     match api.list(&ListParams::default()).await {
         Ok(list) => Ok(list.items),
         Err(error) if cluster::is_missing(&error) => Ok(Vec::new()),

@@ -1,6 +1,6 @@
 //! What a claim asks of the node's GPUs, as a shape of the placement's room.
 
-use divvy_core::cluster::{ModelSet, Shape};
+use divvy_packing::{ModelSet, Shape};
 use k8s_openapi::api::resource::v1::{DeviceRequest, DeviceSelector, ResourceClaim};
 
 use super::pod::Requests;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use divvy_core::cluster::Shape;
+use divvy_packing::Shape;
 
 use super::pod::Requests;
 

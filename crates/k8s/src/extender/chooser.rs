@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use divvy_core::cluster::learned::{Fallback, Learned, TrainingError};
-use divvy_core::cluster::{BestFit, Cluster, Shape};
+use divvy_packing::learned::{Fallback, Learned, TrainingError};
+use divvy_packing::{BestFit, Cluster, Shape};
 
 /// Why best fit chooses.
 #[derive(Clone, Debug, PartialEq)]

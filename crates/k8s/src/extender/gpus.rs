@@ -1,7 +1,7 @@
 //! The GPUs of a node, in the scheduler's order, and what is free of each.
 
-use divvy_core::cluster::{GpuFree, Shape};
 use divvy_core::units::Bytes;
+use divvy_packing::{GpuFree, Shape};
 use k8s_openapi::api::resource::v1::{Device, ResourceClaim, ResourceSlice};
 
 use crate::controller::capacity::{ClaimFacts, capacity, newest};

@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use divvy_core::cluster::learned::Mix;
-use divvy_core::cluster::{ModelSet, Shape};
+use divvy_packing::learned::Mix;
+use divvy_packing::{ModelSet, Shape};
 use serde::{Deserialize, Serialize};
 
 /// Shapes that are kept; above, counts are halved until the rarest have gone.

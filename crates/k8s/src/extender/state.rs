@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use divvy_core::cluster::learned::Fallback;
+use divvy_packing::learned::Fallback;
 
 use super::chooser::{BestFitReason, Chooser};
 use super::history::{History, RequestKind};

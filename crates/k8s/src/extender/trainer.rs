@@ -1,7 +1,7 @@
 //! Trains the table, and compares it with best fit before it is used.
 
-use divvy_core::cluster::NodeSpec;
-use divvy_core::cluster::learned::{self, Form, Learned, Mix, Training};
+use divvy_packing::NodeSpec;
+use divvy_packing::learned::{self, Form, Learned, Mix, Training};
 
 use super::chooser::{BestFitReason, Table, Verdict};
 
@@ -40,7 +40,7 @@ impl Lesson {
 
 #[cfg(test)]
 mod tests {
-    use divvy_core::cluster::{ModelSet, Shape};
+    use divvy_packing::{ModelSet, Shape};
 
     use super::*;
 

@@ -8,7 +8,7 @@ mod request;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use divvy_core::cluster::Cluster;
+use divvy_packing::Cluster;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use kube::ResourceExt as _;

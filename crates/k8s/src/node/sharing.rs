@@ -14,11 +14,11 @@ use kube::Client;
 use kube::api::{Api, ListParams};
 use tokio::time::{Instant, sleep};
 
+use crate::carrier::NAMESPACE;
+use crate::carrier::assignment::PREFIX;
+use crate::carrier::share::GpuShare;
 use crate::node::agent::Agent;
 use crate::node::events::{EventTarget, Events, Kind};
-use crate::reservation::NAMESPACE;
-use crate::reservation::assignment::PREFIX;
-use crate::reservation::share::GpuShare;
 use crate::sharing::{CarrierNodes, Sharing, Uses};
 use crate::slices::publish::Publisher;
 

@@ -9,11 +9,11 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::stem;
+use crate::carrier;
 use crate::error_output::usage;
 use crate::inject::CLAIM;
 use crate::pod_request::{FRACTION, FRACTION_LABEL, Fraction, GPU, MEMORY};
 use crate::quantity::Quantity;
-use crate::reservation;
 
 /// The container's name, which logs are asked by.
 pub const CONTAINER: &str = "main";
@@ -354,7 +354,7 @@ pub fn is_held(pod: &Pod) -> bool {
     let claims = spec.resource_claims.iter().flatten();
     let gates = spec.scheduling_gates.iter().flatten();
     claims.into_iter().any(|claim| claim.name == CLAIM)
-        || gates.into_iter().any(|gate| gate.name == reservation::GATE)
+        || gates.into_iter().any(|gate| gate.name == carrier::GATE)
 }
 
 /// Whether a container has NVIDIA's limit for whole GPUs.

@@ -6,9 +6,9 @@ use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 
+use crate::carrier::RESOURCE;
 use crate::cluster::is_missing;
 use crate::error_output;
-use crate::reservation::RESOURCE;
 use crate::role::DYNAMIC_MIG;
 
 /// Removes Divvy's own label. Labels of other products, which give the same role, stay.

@@ -9,9 +9,9 @@ use std::time::Duration;
 use divvy_api::v1::{Error, ErrorCode};
 use tokio::time::{Instant, sleep};
 
+use crate::carrier::is_plugin_socket;
 use crate::claim::DRIVER;
 use crate::node::is_registration_socket;
-use crate::reservation::is_plugin_socket;
 
 /// Between two looks whether the daemon has ended.
 const LOOK: Duration = Duration::from_millis(500);

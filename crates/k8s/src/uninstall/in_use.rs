@@ -8,10 +8,10 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::Client;
 use kube::api::{Api, ListParams};
 
+use crate::carrier::{LABEL, pod::units};
 use crate::claim::DRIVER;
 use crate::cluster::for_each;
 use crate::error_output;
-use crate::reservation::{LABEL, pod::units};
 
 /// Pods that a text names; the others are counted.
 const NAMED: usize = 20;

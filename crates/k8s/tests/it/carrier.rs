@@ -8,7 +8,7 @@ use crate::kubelet::machine;
 mod kubelet;
 mod rig;
 
-use divvy_k8s::reservation::{GATE, NAMESPACE, RESOURCE};
+use divvy_k8s::carrier::{GATE, NAMESPACE, RESOURCE};
 use divvy_testkit::{Bounded as _, until_async as until};
 use serde_json::{Value, json};
 

@@ -627,7 +627,7 @@ fn the_charts_copy_of_the_webhooks_is_up_to_date() {
     assert_eq!(
         std::fs::read_to_string(file).unwrap_or_default(),
         text,
-        "write it anew with DIVVY_RECORD=1"
+        "cargo xtask bless writes it anew"
     );
 }
 
@@ -650,7 +650,7 @@ fn the_charts_definition_of_project_reports_is_up_to_date() {
     assert_eq!(
         std::fs::read_to_string(file).unwrap_or_default(),
         labelled,
-        "write it anew with DIVVY_RECORD=1"
+        "cargo xtask bless writes it anew"
     );
 }
 

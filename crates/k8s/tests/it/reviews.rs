@@ -1,6 +1,6 @@
 //! The webhook's answers to AdmissionReviews, case by case, and which objects it is asked about at all.
 //!
-//! `reviews/cases.yaml` has the questions, `reviews/*.snap` the answers; `INSTA_UPDATE=always` writes them anew.
+//! `reviews/cases.yaml` has the questions, `reviews/*.snap` the answers; `cargo xtask bless` writes them anew.
 
 #![allow(clippy::unwrap_used)]
 

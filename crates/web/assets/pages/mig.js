@@ -44,9 +44,9 @@ export function Mig() {
       <${WhatIf} gpus=${gpus} plan=${plan} onPlan=${setPlan} />`
     }
     <section aria-labelledby="simulate"><h2 id="simulate">Longer questions</h2>
-      <p>A plan places instances once, in today's free slots. How many requests of a whole day find no room, and which
-        placement refuses fewest, is a question for the simulation. It needs no daemon and changes nothing:</p>
-      <p><${Command} text="divvy simulate --gpus a100-80gb:8 --mix 1g=50,2g=25,3g=15 --load 0.7" /></p></section>
+      <p>A plan places instances once, in today's free slots. How another mode of a GPU would change the waits of the
+        past jobs is a question for the simulation, which changes nothing:</p>
+      <p><${Command} text="divvy simulate --gpu-mode 0=mig" /></p></section>
   <//>`;
 }
 

@@ -50,7 +50,6 @@ mod seed;
 mod selftest;
 mod session;
 mod shown;
-mod simulate;
 mod slices;
 mod smi;
 mod studies;

@@ -1,5 +1,5 @@
 //! Every verb that is shown, once where it works and once where it does not: what it says on which stream, and its exit code. The text is
-//! recorded in `verbs.txt`, with every number as `N`; `DIVVY_RECORD=1 cargo test -p divvy-e2e --test it verbs` writes it anew.
+//! recorded in `verbs.txt`, with every number as `N`; `cargo xtask bless` writes it anew.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -118,7 +118,7 @@ const LINES: &[&str] = &[
     "admin mig plan 1g.5gb",
     "admin mig gc",
     "admin mig gc --gpus-on x",
-    "simulate --gpus a100-40gb:1 --arrivals 100 --runs 1 -o name",
+    "simulate --job -g 0.25 -o name",
     "simulate --gpus nothing:1",
     "completion bash",
     "completion tcsh",
@@ -460,10 +460,7 @@ fn every_verb_says_what_it_did_and_what_it_could_not_do() {
         );
     }
     for (now, then) in text.split("$ divvy").zip(before.split("$ divvy")) {
-        assert_eq!(
-            now, then,
-            "DIVVY_RECORD=1 cargo test -p divvy-e2e --test it verbs"
-        );
+        assert_eq!(now, then, "cargo xtask bless");
     }
     assert_eq!(text.len(), before.len());
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use divvy_core::cluster::{Cluster, GpuFree, ModelSet, NodeSpec};
+use divvy_packing::{Cluster, GpuFree, ModelSet, NodeSpec};
 
 use super::View;
 use crate::extender::gpus::{self, NodeGpu};

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use divvy_core::cluster::{ModelSet, Shape};
+use divvy_packing::{ModelSet, Shape};
 
 use super::{NoShape, View};
+use crate::carrier::node_affinity;
 use crate::extender::asked::{Amount, Asked};
 use crate::extender::pod::PodFacts;
-use crate::reservation::node_affinity;
 
 impl View {
     /// What a pod asks for, if it has no devices yet.

@@ -6,22 +6,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use divvy_k8s::reservation::protocol::plugin::device_plugin_client::DevicePluginClient;
-use divvy_k8s::reservation::protocol::plugin::registration_server::{
-    Registration, RegistrationServer,
-};
-use divvy_k8s::reservation::protocol::plugin::{
+use divvy_k8s::carrier::protocol::plugin::device_plugin_client::DevicePluginClient;
+use divvy_k8s::carrier::protocol::plugin::registration_server::{Registration, RegistrationServer};
+use divvy_k8s::carrier::protocol::plugin::{
     AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, Empty,
     PreStartContainerRequest, PreferredAllocationRequest, RegisterRequest,
 };
-use divvy_k8s::reservation::protocol::resources::pod_resources_lister_server::{
+use divvy_k8s::carrier::protocol::resources::pod_resources_lister_server::{
     PodResourcesLister, PodResourcesListerServer,
 };
-use divvy_k8s::reservation::protocol::resources::{
+use divvy_k8s::carrier::protocol::resources::{
     ContainerDevices, ContainerResources, ListPodResourcesRequest, ListPodResourcesResponse,
     PodResources,
 };
-use divvy_k8s::reservation::{NAMESPACE, RESOURCE};
+use divvy_k8s::carrier::{NAMESPACE, RESOURCE};
 use futures_util::stream::unfold;
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;

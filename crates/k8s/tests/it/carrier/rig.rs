@@ -1,7 +1,7 @@
 //! A cluster with one node in carrier mode, and what a scheduler and a kubelet do in it, done by the test.
 
-use divvy_k8s::reservation::share::definition;
-use divvy_k8s::reservation::{GATE, LABEL, NAMESPACE, RESOURCE};
+use divvy_k8s::carrier::share::definition;
+use divvy_k8s::carrier::{GATE, LABEL, NAMESPACE, RESOURCE};
 use divvy_testkit::until_async as until;
 use serde_json::{Value, json};
 

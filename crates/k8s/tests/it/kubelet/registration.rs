@@ -2,9 +2,9 @@
 
 use std::fs;
 
+use divvy_k8s::carrier::share::definition;
 use divvy_k8s::node::protocol::health::HealthStatus;
 use divvy_k8s::node::registration_socket;
-use divvy_k8s::reservation::share::definition;
 
 use divvy_testkit::until_async as until;
 

@@ -174,23 +174,6 @@ async fn fractions_are_shown_as_requested_on_the_node_and_in_every_view() {
         run(&node, &["ps", "-A", "-o", "name"]).out,
         "team/eighth\nteam/half\nteam/quarter\n"
     );
-
-    let said = run(&node, &["top", "-1"]);
-    assert!(
-        said.out.contains("0.875 allocated  3 pods run, 0 wait"),
-        "{}",
-        said.out
-    );
-
-    let said = run(&node, &["usage", "--by", "namespace", "-o", "json"]);
-    let list: Value = serde_json::from_str(&said.out).unwrap();
-    assert_eq!(
-        (&list["items"][0]["namespace"], &list["items"][0]["jobs"]),
-        (&json!("team"), &json!(3)),
-        "{} {}",
-        said.out,
-        said.err
-    );
 }
 
 #[tokio::test(flavor = "current_thread")]

@@ -61,7 +61,7 @@ fn what_cannot_be_simulated_is_refused_with_what_to_do() {
         ),
         (
             format!("openb/pods.csv {nodes} --policy first-fit"),
-            "--policy first-fit: unknown policy of nodes",
+            "invalid value 'first-fit' for '--policy <LIST>'",
         ),
         (
             format!("openb/pods.csv {nodes} --policy queue --mode departures"),
@@ -76,21 +76,14 @@ fn what_cannot_be_simulated_is_refused_with_what_to_do() {
             "--svg: cannot write /nonexistent/a.svg",
         ),
         (
-            "--gpus a100-40gb:1 -o svg".to_owned(),
-            "MIG placement does not use -o svg: it draws no chart",
-        ),
-        (
             format!("{WAITS} --job -g 0.5 --svg a.svg"),
             "--job does not use --svg: it draws no chart",
         ),
         (
-            "--gpus a100-40gb:1 --timing".to_owned(),
-            "MIG placement does not use --timing",
+            format!("{WAITS} --timing"),
+            "--mode waits does not use --timing",
         ),
-        (
-            "--policy fgd".to_owned(),
-            "--policy fgd: `fgd` is not a way to place",
-        ),
+        ("--policy fgd".to_owned(), "this study needs jobs"),
         (
             format!("{WAITS} --queue-first nobody"),
             "there is no queue nobody",
@@ -110,8 +103,8 @@ fn what_cannot_be_simulated_is_refused_with_what_to_do() {
         ),
         (format!("{WAITS} --queues half=0.3"), "--queues half=0.3"),
         (
-            format!("{WAITS} --policy best-fit,fgd"),
-            "--mode waits takes one --policy",
+            format!("{WAITS} --policy fgd"),
+            "--mode waits does not use --policy",
         ),
         (
             format!("{WAITS} --job -g 0.5 --backfill on"),

@@ -1,6 +1,6 @@
 //! The table of requests and answers: each request to `divvy web`, and to the daemon's TCP listener, as real servers answer it.
 //!
-//! docs/web.md has the table; `DIVVY_RECORD=1` writes it anew.
+//! docs/web.md has the table; `cargo xtask bless` writes it anew.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -299,6 +299,6 @@ fn is_documented(table: &str) {
     }
     assert!(
         written == table,
-        "docs/web.md has another table; DIVVY_RECORD=1 writes this one:\n{table}"
+        "docs/web.md has another table; cargo xtask bless writes this one:\n{table}"
     );
 }

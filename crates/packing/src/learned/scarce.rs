@@ -1,0 +1,224 @@
+//! Scarce shapes: requests for which few nodes have room, and the prices that keep the room for them.
+
+use std::collections::BTreeMap;
+
+use super::mix::Mix;
+use super::table::{Free, GpuKind};
+use crate::node::{Cluster, GpuFree, ModelSet, Node, Shape, WHOLE};
+
+/// Scarce shapes that are priced; beyond, shapes of equal GPUs and models count as one.
+pub(super) const MOST_SCARCE: usize = 48;
+
+/// A price is adopted when it has moved by more than a fifth and by more than this, in thousandths of a GPU.
+const LEAST_MOVE: f32 = 5.0;
+
+/// A shape that needs several GPUs, or a model of GPU.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Scarce {
+    pub(super) shape: Shape,
+    /// Thousandths of GPUs that the shape takes.
+    pub(super) gpu_milli: u64,
+    /// Its part of all requests.
+    pub(super) part: f64,
+}
+
+/// The scarce shapes of a mix, in a fixed order.
+pub(super) fn scarce(mix: &Mix, cluster: &Cluster) -> Vec<Scarce> {
+    let requests = mix.requests().max(1) as f64;
+    let mut groups: BTreeMap<Group, Sum> = BTreeMap::new();
+    for (shape, count) in mix.iter() {
+        if let Some(group) = Group::of(shape) {
+            groups.entry(group).or_default().add(shape, count);
+        }
+    }
+    if groups.len() > MOST_SCARCE {
+        let joined = std::mem::take(&mut groups);
+        for (group, sum) in joined {
+            groups.entry(group.coarser()).or_default().join(&sum);
+        }
+    }
+    let mut scarce: Vec<Scarce> = groups
+        .into_values()
+        .map(|sum| {
+            let shape = sum.mean();
+            Scarce {
+                gpu_milli: cluster.asked_milli(&shape),
+                part: sum.count as f64 / requests,
+                shape,
+            }
+        })
+        .collect();
+    // The most volume first: what is cut off then matters least.
+    scarce.sort_by(|a, b| {
+        let volume = |scarce: &Scarce| scarce.part * scarce.gpu_milli as f64;
+        volume(b).total_cmp(&volume(a)).then(a.shape.cmp(&b.shape))
+    });
+    scarce.truncate(MOST_SCARCE);
+    scarce
+}
+
+/// Shapes that share a price.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Group {
+    /// Several GPUs: each shape by itself.
+    Several(Shape),
+    /// One GPU of certain models, by size: at most a half, less than one, one.
+    Bound(ModelSet, u8),
+    /// Several GPUs, where there are too many shapes: by models, GPUs and whether they are whole.
+    Joined(ModelSet, u32, bool),
+}
+
+impl Group {
+    fn of(shape: &Shape) -> Option<Self> {
+        match shape.gpus {
+            0 => None,
+            1 if shape.models.is_bound() => {
+                let size = match shape.share {
+                    0..=500 => 0,
+                    WHOLE.. => 2,
+                    _ => 1,
+                };
+                Some(Self::Bound(shape.models, size))
+            }
+            1 => None,
+            _ => Some(Self::Several(*shape)),
+        }
+    }
+
+    fn coarser(self) -> Self {
+        match self {
+            Self::Several(shape) => Self::Joined(shape.models, shape.gpus, shape.is_whole()),
+            Self::Bound(..) | Self::Joined(..) => self,
+        }
+    }
+}
+
+/// Sums over the requests of a group.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    count: u64,
+    gpus: u32,
+    models: ModelSet,
+    cpu_milli: u128,
+    memory_mib: u128,
+    share: u128,
+    gpu_memory_mib: u128,
+}
+
+impl Sum {
+    fn add(&mut self, shape: &Shape, count: u64) {
+        let times = |value: u64| u128::from(value) * u128::from(count);
+        self.count += count;
+        self.gpus = shape.gpus;
+        self.models = shape.models;
+        self.cpu_milli += times(shape.cpu_milli);
+        self.memory_mib += times(shape.memory_mib);
+        self.share += times(u64::from(shape.share));
+        self.gpu_memory_mib += times(shape.gpu_memory_mib);
+    }
+
+    fn join(&mut self, other: &Self) {
+        self.count += other.count;
+        self.gpus = other.gpus;
+        self.models = other.models;
+        self.cpu_milli += other.cpu_milli;
+        self.memory_mib += other.memory_mib;
+        self.share += other.share;
+        self.gpu_memory_mib += other.gpu_memory_mib;
+    }
+
+    fn mean(&self) -> Shape {
+        let mean = |sum: u128| {
+            u64::try_from(sum.div_ceil(u128::from(self.count.max(1)))).unwrap_or(u64::MAX)
+        };
+        Shape {
+            cpu_milli: mean(self.cpu_milli),
+            memory_mib: mean(self.memory_mib),
+            gpus: self.gpus,
+            share: u32::try_from(mean(self.share)).unwrap_or(WHOLE),
+            gpu_memory_mib: mean(self.gpu_memory_mib),
+            models: self.models,
+        }
+    }
+}
+
+/// How many requests of a scarce shape fit a node of one kind: divisors, prepared once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slots {
+    per_cpu: f64,
+    per_memory: f64,
+    gpus: f64,
+    several: bool,
+    part: GpuFree,
+    per_share: f32,
+    per_gpu_memory: f32,
+}
+
+impl Slots {
+    /// `None` where nodes like this one never have room.
+    pub(super) fn of(shape: &Shape, node: &Node) -> Option<Self> {
+        let part = node.part(shape)?;
+        Some(Self {
+            per_cpu: 1.0 / shape.cpu_milli as f64,
+            per_memory: 1.0 / shape.memory_mib as f64,
+            gpus: 1.0 / f64::from(shape.gpus),
+            several: shape.gpus > 1,
+            part,
+            per_share: 1.0 / part.share as f32,
+            per_gpu_memory: if part.memory_mib == 0 {
+                0.0
+            } else {
+                1.0 / part.memory_mib as f32
+            },
+        })
+    }
+
+    /// Requests that fit there now, if nothing else comes.
+    pub(super) fn count(&self, kind: GpuKind, free: Free<'_>) -> u32 {
+        // Half a unit more keeps each quotient away from whole numbers, so the product rounds as the division would.
+        let cpu = ((free.cpu_milli as f64 + 0.5) * self.per_cpu) as u32;
+        let memory = ((free.memory_mib as f64 + 0.5) * self.per_memory) as u32;
+        let most = cpu.min(memory);
+        if most == 0 {
+            return 0;
+        }
+        let gpus = if self.several || self.part.share == WHOLE {
+            let fitting = free.gpus.iter().filter(|gpu| gpu.holds(self.part)).count();
+            ((fitting as f64 + 0.5) * self.gpus) as u32
+        } else {
+            let each = free.gpus.iter().map(|gpu| {
+                let shares = ((gpu.share as f32 + 0.5) * self.per_share) as u32;
+                if kind.per_mib > 0.0 && self.per_gpu_memory > 0.0 {
+                    shares.min(((gpu.memory_mib as f32 + 0.5) * self.per_gpu_memory) as u32)
+                } else {
+                    shares
+                }
+            });
+            each.sum()
+        };
+        most.min(gpus)
+    }
+}
+
+/// Thousandths of a GPU that a slot of each scarce shape is worth.
+pub(super) fn prices(scarce: &[Scarce], weight: f32, expected: f64, slots: &[u64]) -> Vec<f32> {
+    let price = |(scarce, slots): (&Scarce, &u64)| {
+        let asked = scarce.part * expected;
+        let scarcity = if *slots == 0 {
+            1.0
+        } else {
+            (asked / *slots as f64).min(1.0)
+        };
+        weight * scarce.gpu_milli as f32 * scarcity as f32
+    };
+    scarce.iter().zip(slots).map(price).collect()
+}
+
+/// Whether one of the prices has moved enough to score all nodes anew.
+pub(super) fn have_moved(old: &[f32], new: &[f32]) -> bool {
+    let moved = |(old, new): (&f32, &f32)| {
+        let by = (old - new).abs();
+        by > LEAST_MOVE && by > 0.2 * old.max(0.0)
+    };
+    old.len() != new.len() || old.iter().zip(new).any(moved)
+}

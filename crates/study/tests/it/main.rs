@@ -1,0 +1,10 @@
+//! The integration tests of this crate, in one program: one link, and one pool of tests.
+
+#![warn(clippy::disallowed_methods)]
+
+mod learned;
+mod node;
+mod packing;
+mod patterns;
+mod tables;
+mod waits;
