@@ -116,6 +116,8 @@ fn mirror_files(from: &Path, to: &Path) {
             continue;
         }
         let fresh = to.with_file_name(format!(".{}", std::process::id()));
+        // A killed process of this number may have left it, as a link to a program that the copy would overwrite.
+        let _ = fs::remove_file(&fresh);
         let linked = fs::hard_link(&from, &fresh).or_else(|_| {
             fs::copy(&from, &fresh)?;
             let time = about.modified()?;
@@ -126,6 +128,8 @@ fn mirror_files(from: &Path, to: &Path) {
         });
         linked.expect("the temporary folder has room for the programs");
         fs::rename(&fresh, &to).expect("both lie in one folder");
+        // Where another process has made the same link, rename(2) does nothing and leaves both names.
+        let _ = fs::remove_file(&fresh);
     }
 }
 
