@@ -71,13 +71,12 @@ impl Fold {
         })
     }
 
-    /// Whether the job belongs to this row.
+    /// Whether the job belongs to this row, which shows the reason of the first: those behind it wait for that one too.
     fn takes(&self, job: &Brief<'_>) -> bool {
         let (first, array) = (&self.first, array_task(&self.first).map(|(array, _)| array));
         array_task(job).map(|(array, _)| array) == array
             && first.queue == job.queue
             && first.request == job.request
-            && first.reason == job.reason
     }
 
     /// `12_[2-39]`, `12_[1,5-7,9,…]`.
@@ -567,16 +566,18 @@ mod tests {
             (51, "51_3", "queued", "no room"),
         ]);
         jobs.extend([(52, "52_1", "queued", "a"), (53, "52_2", "queued", "b")]);
+        jobs.extend([(54, "52_3", "running", ""), (55, "52_4", "queued", "c")]);
         let (text, left_out) = table(&jobs, usize::MAX);
         let rows: Vec<&str> = text.lines().collect();
-        assert_eq!((rows.len(), left_out), (8, 0), "{text}");
+        assert_eq!((rows.len(), left_out), (9, 0), "{text}");
         for (row, words) in [
             (1, &["1_0", "running"][..]),
             (3, &["1_[2-8,10-39]", "sw ", "37 queued", "1m00s", most]),
             (4, &["50", "queued", "no room"]),
             (5, &["51_3", "sw[3]", "queued"]),
-            (6, &["52_1", "queued", "a"]),
-            (7, &["52_2", "queued", "b"]),
+            (6, &["52_[1-2]", "2 queued", "a"]),
+            (7, &["52_3", "running"]),
+            (8, &["52_4", "queued", "c"]),
         ] {
             assert!(words.iter().all(|word| rows[row].contains(word)), "{text}");
         }

@@ -282,7 +282,9 @@ fn who_is_not_root_gets_the_preload_and_hears_why() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert_eq!(
         said.trim(),
-        home.program("libdivvy_preload.so"),
+        home.path()
+            .join("limiters/1/libdivvy_preload.so")
+            .to_string_lossy(),
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );

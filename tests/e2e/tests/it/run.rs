@@ -188,7 +188,8 @@ fn the_program_gets_its_folder_its_variables_and_its_slice() {
         .as_str()
         .unwrap()
         .to_owned();
-    let preload = home.program("libdivvy_preload.so");
+    let preload = home.path().join("limiters/1/libdivvy_preload.so");
+    let preload = preload.display();
     assert_eq!(lines[1], format!("a b|{preload}|{id}|half|0|{uuid}"));
 }
 
