@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use divvy_core::MigProfile;
 use divvy_core::mig::{Layout, Placement, ProfileTable, models};
 use divvy_core::units::Bytes;
 use divvy_k8s::pod_request::Size;
@@ -183,7 +184,9 @@ fn had_no_room(gpus: &[Gpu], cluster: &Cluster, profile: &str) -> Result<(), Tes
             continue;
         };
         let table = &carving.table;
-        let Some(profile) = table.named(profile.parse().unwrap()) else {
+        // The cluster compares names alone: a GPU whose driver calls the profile otherwise has none of this name.
+        let wanted: MigProfile = profile.parse().unwrap();
+        let Some(profile) = table.profiles.iter().find(|one| one.name == wanted) else {
             continue;
         };
         let instances = load.iter().flat_map(|load| &load.instances);
