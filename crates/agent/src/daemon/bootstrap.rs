@@ -94,17 +94,21 @@ impl NodeInventory {
                 .copied(copies)
                 .map_err(|error| error_chain(&error))
         });
+        let plain = reachable(&installed.preload, "LD_PRELOAD", PLAIN_LIBRARIES);
         let programs = match copied {
-            None => installed,
+            None => plain.map(|()| installed)?,
             Some(Ok(copied)) => copied,
             Some(Err(why)) => {
+                plain.map_err(|error| Error {
+                    message: format!("{}; there is no copy of it, since {why}", error.message),
+                    ..error
+                })?;
                 tracing::warn!(
                     "{why}; jobs load the installed limiter, so an upgrade of Divvy can end processes of running jobs"
                 );
                 installed
             }
         };
-        reachable(&programs.preload, "LD_PRELOAD", PLAIN_LIBRARIES)?;
         if let Some(copies) = copies {
             let files: Vec<&Path> = limiters.iter().map(PathBuf::as_path).collect();
             let copies = limiter_copies::all(copies, &files);

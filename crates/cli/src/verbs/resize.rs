@@ -44,7 +44,7 @@ pub async fn advise(args: Advise) -> Outcome {
     if matches!(args.read.output, Format::Table | Format::Wide) {
         match &advice[..] {
             [] => say("no data: no job that used GPU memory has ended yet"),
-            [one] if one.memory_bytes.is_none() => say(
+            [one] if whose.is_some() && one.memory_bytes.is_none() => say(
                 "a size follows from a run that is refused no memory; run it once with a larger limit, such as -g 1",
             ),
             [one] if whose.is_some() => print(render::command_of(one))?,

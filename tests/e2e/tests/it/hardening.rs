@@ -62,6 +62,8 @@ fn a_limiter_without_a_path_that_the_loader_can_name_serves_no_job() {
             "{}",
             said.stderr
         );
+        let cause = "there is no copy of it, since cannot write in";
+        assert!(said.stderr.contains(cause), "{}", said.stderr);
     }
 }
 
