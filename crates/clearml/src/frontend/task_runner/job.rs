@@ -11,7 +11,7 @@ use crate::frontend::context::Context;
 use crate::frontend::task_state::{JobEnd, RecoveredJob};
 
 /// One call that waits for a job's end; it also confirms to the agent that a client still uses the job's slice.
-const WAIT: Duration = Duration::from_secs(10);
+pub(super) const WAIT: Duration = Duration::from_secs(10);
 
 /// How the agent's job stands.
 #[derive(Clone, Debug)]

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use divvy_api::client::WaitFor;
 use divvy_api::v1::{Confirm, Confirmation, ErrorCode, Job, JobState, Slice};
 use serde_json::{Value, json};
 
 use super::TaskRunner;
-use super::job::end_of;
+use super::job::{WAIT, end_of};
 use crate::frontend::queue::NOTE;
 use crate::frontend::task_state::{Event, JobEnd};
 use crate::slot::{TaskSlot, share_text, slot_id};
@@ -72,7 +73,7 @@ impl TaskRunner {
                 self.confirmed = Some(job.attempt);
                 return Some(Event::Confirmed);
             }
-            _ => return Some(self.no_slice(&job)),
+            _ => return Some(self.no_slice(job).await),
         }
         let slot = self.slot(&job);
         if slot.worker != self.record.worker {
@@ -138,8 +139,10 @@ impl TaskRunner {
             }
             Err(error) if matches!(error.code, ErrorCode::Conflict | ErrorCode::NotFound) => {
                 tracing::warn!(task = %self.record.task, %error, "the task has lost its slice");
-                let job = self.fresh_job().await;
-                Some(job.map_or(Event::NoSlice, |job| self.no_slice(&job)))
+                match self.fresh_job().await {
+                    Some(job) => Some(self.no_slice(job).await),
+                    None => Some(Event::NoSlice),
+                }
             }
             Err(error) => {
                 self.trouble = error.to_string();
@@ -149,8 +152,19 @@ impl TaskRunner {
     }
 
     /// A job that cannot be confirmed has lost its slice, and its task goes back; but a cancelled one ends its task.
-    fn no_slice(&mut self, job: &Job) -> Event {
-        match end_of(job) {
+    async fn no_slice(&mut self, job: Job) -> Event {
+        // A job that is being cancelled has no end yet, and looks like one that lost its slice.
+        let job = match job.state {
+            JobState::Stopping => {
+                let id = &self.record.job;
+                let ended = self
+                    .context
+                    .agent(async |client| client.wait(id, WaitFor::Ended, WAIT).await);
+                ended.await.unwrap_or(job)
+            }
+            _ => job,
+        };
+        match end_of(&job) {
             JobEnd::Cancelled => {
                 self.trouble = job.end_detail.clone().unwrap_or_default();
                 Event::JobEnded(JobEnd::Cancelled)
