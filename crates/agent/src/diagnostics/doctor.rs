@@ -45,7 +45,7 @@ pub fn doctor(sim: Option<&str>) -> Vec<Finding> {
         (Ok(divvy), Ok(preload)) => Some(limiter::form(&divvy, preload, simulated)),
         _ => None,
     };
-    let (_scratch, loaded) = match preload.as_deref().map(limiter::ScratchCopy::of) {
+    let (_scratch, loaded) = match preload.as_deref().map(limiter::scratch_copy) {
         Ok(Ok(Some((scratch, copy)))) => (Some(scratch), Ok(copy)),
         Ok(Ok(None)) | Err(_) => (None, preload.clone()),
         Ok(Err(error)) => (None, Err(error)),
@@ -132,29 +132,42 @@ fn finding(
     }
 }
 
-/// A simulated machine of the doctor's own, in a temporary folder that goes with it.
-struct SimulatedHere(Simulated, PathBuf);
+/// A temporary folder of the doctor's own, which goes with it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn of(what: &str) -> Self {
+        let name = format!("divvy-doctor-{}-{what}", std::process::id());
+        Self(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What is left behind lies in the folder for temporary files.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A simulated machine of the doctor's own.
+struct SimulatedHere(
+    Simulated,
+    #[expect(dead_code, reason = "it removes the folder")] Scratch,
+);
 
 impl SimulatedHere {
     /// `None` where no simulated GPUs are asked for; why they cannot be made, else.
     fn make(sim: Option<&str>) -> Option<Result<Self, String>> {
-        let folder = std::env::temp_dir().join(format!("divvy-doctor-{}", std::process::id()));
-        let home = Home::under(&folder).ok()?;
+        let scratch = Scratch::of("gpus");
+        let home = Home::under(&scratch.0).ok()?;
         let simulated = simulated_gpus::requested(sim, &home)?;
         let made = std::env::current_exe()
             .map_err(|error| error.to_string())
             .and_then(|divvy| {
-                let here = Self(simulated, folder);
-                simulated_gpus::install(&here.0, &divvy, false).map_err(|error| error.message)?;
-                Ok(here)
+                simulated_gpus::install(&simulated, &divvy, false)
+                    .map_err(|error| error.message)?;
+                Ok(Self(simulated, scratch))
             });
         Some(made)
-    }
-}
-
-impl Drop for SimulatedHere {
-    fn drop(&mut self) {
-        // What is left behind lies in the folder for temporary files.
-        let _ = std::fs::remove_dir_all(&self.1);
     }
 }

@@ -17,6 +17,9 @@ use divvy_core::{Bytes, JobId};
 /// The jobs for which an old copy stays, one number a line.
 const JOBS: &str = "jobs";
 
+/// The copy that is being made.
+const DRAFT: &str = ".new";
+
 /// Bytes of a file that are compared at once.
 const PIECE: usize = 1 << 16;
 
@@ -46,7 +49,8 @@ pub enum CopyError {
     Incomplete(PathBuf),
 }
 
-/// Returns the folder below `root` with a copy of these files; makes it if there is none with this content.
+/// Returns the folder below `root` with a copy of these files; makes it if there is none with this content. The caller
+/// has the lock of the daemon or of runs without one, so no other process of this home makes a copy.
 ///
 /// # Errors
 /// When a file cannot be read, copied, or loaded from there.
@@ -57,11 +61,6 @@ pub fn keep(root: &Path, files: &[&Path]) -> Result<PathBuf, CopyError> {
     let disk = rustix::fs::statvfs(root).map_err(|error| cannot(error.into()))?;
     if disk.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC) {
         return Err(CopyError::NoExec(root.to_owned()));
-    }
-    for file in files {
-        if !is_complete(file) {
-            return Err(CopyError::Incomplete((*file).to_owned()));
-        }
     }
     let numbers = numbers(root);
     for number in numbers.iter().rev() {
@@ -85,29 +84,20 @@ pub fn keep(root: &Path, files: &[&Path]) -> Result<PathBuf, CopyError> {
             needed: Bytes::new(needed),
         });
     }
-    let draft = root.join(format!(".new-{}", std::process::id()));
-    let made = make(&draft, files).and_then(|()| {
-        let mut number = numbers.last().map_or(1, |last| last + 1);
-        loop {
-            let folder = root.join(number.to_string());
-            match fs::rename(&draft, &folder) {
-                // Another process of this home was faster.
-                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => number += 1,
-                Err(error) => return Err(cannot(error)),
-                Ok(()) => return Ok(folder),
-            }
-        }
-    });
+    let draft = root.join(DRAFT);
+    let number = numbers.last().map_or(1, |last| last + 1);
+    let folder = root.join(number.to_string());
+    let made = make(&draft, files).and_then(|()| fs::rename(&draft, &folder).map_err(cannot));
     if made.is_err() {
         // On a full disk its files would stay.
         let _ = fs::remove_dir_all(&draft);
     }
-    made
+    made.map(|()| folder)
 }
 
 fn make(draft: &Path, files: &[&Path]) -> Result<(), CopyError> {
     let cannot = |error| CopyError::Folder(draft.to_owned(), error);
-    // A process with this number may have died here.
+    // A process may have died here.
     match fs::remove_dir_all(draft) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(error)),
         _ => {}

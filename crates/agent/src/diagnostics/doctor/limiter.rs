@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use divvy_api::v1::Finding;
 
 use super::machine::Machine;
-use super::{fail, ok};
+use super::{Scratch, fail, ok};
 use crate::config::{InjectionPreference, Programs, Simulated, loadable};
 use crate::daemon::bootstrap::wrappers;
 use crate::host::error::error_chain;
@@ -15,33 +15,20 @@ use crate::supervisor::injection::expected_injection;
 
 const NOT_HELD: &str = "the limits of jobs cannot be enforced, so no job starts";
 
-/// A copy of the limiter in a temporary folder that goes with it, where the loader cannot name the installed file.
-pub struct ScratchCopy(PathBuf);
-
-impl ScratchCopy {
-    /// The copy, if one is needed.
-    ///
-    /// # Errors
-    /// Why the loader cannot name the file, and why there is no copy.
-    pub fn of(preload: &Path) -> Result<Option<(Self, PathBuf)>, String> {
-        let Err(unloadable) = loadable(preload, "LD_PRELOAD") else {
-            return Ok(None);
-        };
-        let folder = format!("divvy-doctor-{}-limiter", std::process::id());
-        let scratch = Self(std::env::temp_dir().join(folder));
-        let copied = limiter_copies::keep(&scratch.0, &[preload]);
-        let copy = copied.map_err(|error| format!("{unloadable}; {}", error_chain(&error)))?;
-        let copy = limiter_copies::copy_of(&copy, preload);
-        loadable(&copy, "LD_PRELOAD").map_err(|error| format!("{unloadable}; {error}"))?;
-        Ok(Some((scratch, copy)))
-    }
-}
-
-impl Drop for ScratchCopy {
-    fn drop(&mut self) {
-        // What is left behind lies in the folder for temporary files.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// A copy of the limiter, with its folder, where the loader cannot name the installed file.
+///
+/// # Errors
+/// Why the loader cannot name the file, and why there is no copy.
+pub fn scratch_copy(preload: &Path) -> Result<Option<(Scratch, PathBuf)>, String> {
+    let Err(unloadable) = loadable(preload, "LD_PRELOAD") else {
+        return Ok(None);
+    };
+    let scratch = Scratch::of("limiter");
+    let copied = limiter_copies::keep(&scratch.0, &[preload]);
+    let copy = copied.map_err(|error| format!("{unloadable}; {}", error_chain(&error)))?;
+    let copy = limiter_copies::copy_of(&copy, preload);
+    loadable(&copy, "LD_PRELOAD").map_err(|error| format!("{unloadable}; {error}"))?;
+    Ok(Some((scratch, copy)))
 }
 
 /// `preload` is the limiter's file, or why there is none; `loaded` the file that the loader gets, or why it gets none;
@@ -206,13 +193,13 @@ mod tests {
     #[test]
     fn a_limiter_that_the_loader_can_name_neither_here_nor_as_a_copy_is_a_failure() {
         let installed = Path::new("/my apps/x.so");
-        let copy = ScratchCopy::of(installed).map(|copy| copy.map(|(_, copy)| copy));
+        let copy = scratch_copy(installed).map(|copy| copy.map(|(_, copy)| copy));
         let why = copy.unwrap_err();
         let found = library(installed, &Err(why));
         assert_eq!(found.status, FindingStatus::Fail);
         assert!(found.found.contains("its space"), "{}", found.found);
         let plain = Path::new("/opt/x.so");
-        assert!(matches!(ScratchCopy::of(plain), Ok(None)));
+        assert!(matches!(scratch_copy(plain), Ok(None)));
         let found = library(installed, &Ok(plain.to_owned()));
         assert_eq!(found.status, FindingStatus::Ok);
     }

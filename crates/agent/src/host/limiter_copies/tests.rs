@@ -1,3 +1,5 @@
+//! Tests of the limiter's copies: one for each content, no half file, and the last job of a copy.
+
 use std::os::unix::fs::MetadataExt;
 
 use tempfile::TempDir;
@@ -136,10 +138,8 @@ fn a_folder_that_takes_no_copy_is_named() {
         "{error}"
     );
     fs::remove_file(installed.root()).unwrap();
-    // Left by a process with this number that was killed.
-    let draft = installed
-        .root()
-        .join(format!(".new-{}", std::process::id()));
+    // Left by a process that was killed.
+    let draft = installed.root().join(DRAFT);
     fs::create_dir_all(draft.join("one.so")).unwrap();
     assert_eq!(installed.keep().unwrap(), installed.root().join("1"));
     assert_eq!(installed.copies(), ["1"]);
