@@ -89,7 +89,7 @@ pub enum Runs {
     Like(String),
     /// Jobs with names that match; `*` stands for any text.
     Named(String),
-    /// Runs of this program, as `divvy_core::advise::program` says it.
+    /// Runs of this program, as `divvy_core::command::program` says it.
     Of(String),
 }
 

@@ -261,7 +261,7 @@ pub fn program(state: &State, io: &Io, meant: JobRef) -> Result<String, Error> {
         JobRef::Array(array) => array::representative_job(&state.jobs, io, array)?,
     };
     let job = job_to_api(state, io, id)?;
-    Ok(divvy_core::advise::program(&job.command))
+    Ok(divvy_core::command::program(&job.command))
 }
 
 /// The GPUs that Divvy manages and that are available.

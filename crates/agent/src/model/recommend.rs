@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
 use divvy_api::v1;
-use divvy_core::advise::{RunUsage, advise, amount, program};
+use divvy_core::advise::{RunUsage, advise, amount};
+use divvy_core::command::program;
 use divvy_core::{Bytes, Gpu, JobId};
 
 use crate::model::job::Job;

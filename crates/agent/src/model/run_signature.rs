@@ -5,7 +5,7 @@
 //! that may not see what the job runs, because the number of similar runs would reveal it.
 
 use divvy_core::Amount;
-use divvy_core::advise::program;
+use divvy_core::command::program;
 
 use crate::model::job::JobSpec;
 use crate::model::validate;

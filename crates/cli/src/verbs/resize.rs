@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use divvy_api::client::Runs;
 use divvy_api::v1::{self, Error, ErrorCode};
-use divvy_core::advise::program;
+use divvy_core::command::program;
 
 use super::{Outcome, client, reference};
 use crate::args::{Advise, Format, Resize};

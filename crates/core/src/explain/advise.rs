@@ -114,49 +114,6 @@ pub fn amount(memory: Bytes, count: NonZeroU32, gpus: &[Gpu]) -> Option<Amount> 
     }
 }
 
-/// What a command runs, apart from its options: the program, and the script that is its first argument if it has one.
-/// `/usr/bin/python -u train.py --lr 1` is `python train.py`; runs of the same are compared.
-pub fn program(command: &[String]) -> String {
-    let last = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
-    let Some((program, arguments)) = command.split_first() else {
-        return String::new();
-    };
-    let mut words = vec![last(program)];
-    let mut arguments = arguments.iter();
-    while let Some(word) = arguments.next() {
-        match word.as_str() {
-            // `python -m package`: what follows is what runs.
-            "-m" => {
-                words.extend([word.clone()]);
-                words.extend(arguments.next().cloned());
-                break;
-            }
-            // `sh -c TEXT`, and whatever else has a text for a program: the text is too different from run to run.
-            "-c" => {
-                words.push(word.clone());
-                break;
-            }
-            option if option.starts_with('-') => {}
-            script if is_script(script) => {
-                words.push(last(script));
-                break;
-            }
-            _ => {}
-        }
-    }
-    words.join(" ")
-}
-
-/// Whether a word is the name of a file that a program would run: it has an ending of letters.
-fn is_script(word: &str) -> bool {
-    word.rsplit_once('.').is_some_and(|(stem, ending)| {
-        !stem.is_empty()
-            && !ending.is_empty()
-            && ending.len() <= 5
-            && ending.chars().all(|letter| letter.is_ascii_alphabetic())
-    })
-}
-
 /// Whether a name matches a pattern in which `*` stands for any text and `?` for any letter.
 pub fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) =
@@ -270,24 +227,6 @@ mod tests {
         );
         assert_eq!(flag(Bytes::gib(90), one, 80), None);
         assert_eq!(amount(Bytes::gib(1), one, &[]), None);
-    }
-
-    #[test]
-    fn a_program_is_what_runs_whatever_its_options() {
-        let of = |line: &str| {
-            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-            program(&words)
-        };
-        assert_eq!(of("/usr/bin/python -u train.py --lr 1"), "python train.py");
-        assert_eq!(of("python src/train.py --lr 2"), "python train.py");
-        assert_eq!(of("torchrun --nproc 2 train.py a.txt"), "torchrun train.py");
-        assert_eq!(
-            of("python -m vllm.entrypoints.api --port 1"),
-            "python -m vllm.entrypoints.api"
-        );
-        assert_eq!(of("sh -c exit"), "sh -c");
-        assert_eq!(of("./bench 12 0.5"), "bench");
-        assert_eq!(program(&[]), "");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The default name of a job: what its command runs, without interpreters and launchers.
+//! What a command runs: the default name of a job, without interpreters and launchers, and the program by which earlier
+//! runs are compared.
 
 /// Launchers behind launchers are followed this far; commands of users have two or three.
 const DEPTH: usize = 8;
@@ -220,6 +221,48 @@ fn last(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
 }
 
+/// What a command runs, apart from its options: the program, and the script that is its first argument if it has one.
+/// `/usr/bin/python -u train.py --lr 1` is `python train.py`; runs of the same are compared.
+pub fn program(command: &[String]) -> String {
+    let Some((program, arguments)) = command.split_first() else {
+        return String::new();
+    };
+    let mut words = vec![last(program).to_owned()];
+    let mut arguments = arguments.iter();
+    while let Some(word) = arguments.next() {
+        match word.as_str() {
+            // `python -m package`: what follows is what runs.
+            "-m" => {
+                words.extend([word.clone()]);
+                words.extend(arguments.next().cloned());
+                break;
+            }
+            // `sh -c TEXT`, and whatever else has a text for a program: the text is too different from run to run.
+            "-c" => {
+                words.push(word.clone());
+                break;
+            }
+            option if option.starts_with('-') => {}
+            script if has_ending(script) => {
+                words.push(last(script).to_owned());
+                break;
+            }
+            _ => {}
+        }
+    }
+    words.join(" ")
+}
+
+/// Whether a word is the name of a file that a program would run: it has an ending of letters.
+fn has_ending(word: &str) -> bool {
+    word.rsplit_once('.').is_some_and(|(stem, ending)| {
+        !stem.is_empty()
+            && !ending.is_empty()
+            && ending.len() <= 5
+            && ending.chars().all(|letter| letter.is_ascii_alphabetic())
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -335,5 +378,23 @@ mod tests {
             let words: Vec<String> = words.iter().map(ToString::to_string).collect();
             assert_eq!(name(&words), None, "{words:?}");
         }
+    }
+
+    #[test]
+    fn a_program_is_what_runs_whatever_its_options() {
+        let of = |line: &str| {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            program(&words)
+        };
+        assert_eq!(of("/usr/bin/python -u train.py --lr 1"), "python train.py");
+        assert_eq!(of("python src/train.py --lr 2"), "python train.py");
+        assert_eq!(of("torchrun --nproc 2 train.py a.txt"), "torchrun train.py");
+        assert_eq!(
+            of("python -m vllm.entrypoints.api --port 1"),
+            "python -m vllm.entrypoints.api"
+        );
+        assert_eq!(of("sh -c exit"), "sh -c");
+        assert_eq!(of("./bench 12 0.5"), "bench");
+        assert_eq!(program(&[]), "");
     }
 }
