@@ -78,12 +78,12 @@ impl Caller {
             needed.name(),
             self.role.name()
         );
-        let whom = match whose {
+        let granter = match whose {
             JobRelation::Others => "the job's owner or an admin of this node",
             JobRelation::Own | JobRelation::None => "an admin of this node",
         };
         Err(Error::new(ErrorCode::NotAllowed, why).hint(format!(
-            "ask {whom}; admins assign roles in the daemon's configuration file, or its --access file"
+            "ask {granter}; admins assign roles in the daemon's configuration file, or its --access file"
         )))
     }
 

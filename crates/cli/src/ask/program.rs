@@ -162,16 +162,13 @@ impl SearchContext<'_> {
         let (why, hint) = match error {
             LookupError::NotInPath(_) => (
                 format!("{name} is not in the job's PATH"),
-                of_one_word(self.name).unwrap_or_else(|| {
-                    self.meant().map_or_else(
-                        || {
-                            format!(
-                                "use its full path, or set --env PATH=…; `-- env {name}` looks it up when the job starts"
-                            )
-                        },
-                        |meant| format!("did you mean {meant}?"),
-                    )
-                }),
+                of_one_word(self.name)
+                    .or_else(|| self.meant().map(|meant| format!("did you mean {meant}?")))
+                    .unwrap_or_else(|| {
+                        format!(
+                            "use its full path, or set --env PATH=…; `-- env {name}` looks it up when the job starts"
+                        )
+                    }),
             ),
             LookupError::File(file, _) if file.is_dir() => (
                 format!("{name} is a folder"),

@@ -54,6 +54,7 @@ pub struct Rows {
 
 /// Queued jobs of one array that follow each other.
 struct Fold {
+    array: String,
     first: Brief<'static>,
     indices: Vec<u32>,
 }
@@ -62,30 +63,18 @@ struct Fold {
 const MOST_PIECES: usize = 3;
 
 impl Fold {
-    /// A fold of this job; `None` for one that is no queued job of an array.
-    fn of(job: &Brief<'_>) -> Option<Self> {
-        let (_, index) = array_task(job)?;
-        Some(Self {
-            indices: vec![index],
-            first: job.clone().into_owned(),
-        })
-    }
-
-    /// Whether the job belongs to this row, which shows the reason of the first: those behind it wait for that one too.
-    fn takes(&self, job: &Brief<'_>) -> bool {
-        let (first, array) = (&self.first, array_task(&self.first).map(|(array, _)| array));
-        array_task(job).map(|(array, _)| array) == array
-            && first.queue == job.queue
-            && first.request == job.request
+    /// Whether a job of this array belongs to this row, which shows the reason of the first: those behind it wait for that
+    /// one too.
+    fn takes(&self, array: &str, job: &Brief<'_>) -> bool {
+        let first = &self.first;
+        self.array == array && first.queue == job.queue && first.request == job.request
     }
 
     /// `12_[2-39]`, `12_[1,5-7,9,…]`.
-    fn reference(&self) -> String {
-        let array = array_task(&self.first).map_or_else(String::new, |(array, _)| array.to_owned());
-        let mut indices = self.indices.clone();
-        indices.sort_unstable();
+    fn reference(&mut self) -> String {
+        self.indices.sort_unstable();
         let mut pieces: Vec<(u32, u32)> = Vec::new();
-        for index in indices {
+        for &index in &self.indices {
             match pieces.last_mut() {
                 Some((_, to)) if *to + 1 == index => *to = index,
                 _ => pieces.push((index, index)),
@@ -103,7 +92,11 @@ impl Fold {
                 true => from.to_string(),
                 false => format!("{from}-{to}"),
             });
-        format!("{array}_[{}{more}]", shown.collect::<Vec<_>>().join(","))
+        format!(
+            "{}_[{}{more}]",
+            self.array,
+            shown.collect::<Vec<_>>().join(",")
+        )
     }
 }
 
@@ -149,23 +142,25 @@ impl Rows {
 
     /// Adds a job of which only the columns of the plain table are known.
     pub fn add(&mut self, job: &Brief<'_>) {
-        if !self.folds {
-            return self.put(job, None);
-        }
-        if let Some(fold) = self.fold.as_mut().filter(|fold| fold.takes(job)) {
-            fold.indices.extend(array_task(job).map(|(_, index)| index));
+        let Some((array, index)) = array_task(job).filter(|_| self.folds) else {
+            self.unfold();
+            return self.put_bounded(job, 1);
+        };
+        if let Some(fold) = self.fold.as_mut().filter(|fold| fold.takes(array, job)) {
+            fold.indices.push(index);
             return;
         }
         self.unfold();
-        match Fold::of(job) {
-            Some(fold) => self.fold = Some(fold),
-            None => self.put_bounded(job, 1),
-        }
+        self.fold = Some(Fold {
+            array: array.to_owned(),
+            first: job.clone().into_owned(),
+            indices: vec![index],
+        });
     }
 
     /// Draws the row of the jobs that are folded.
     fn unfold(&mut self) {
-        let Some(fold) = self.fold.take() else {
+        let Some(mut fold) = self.fold.take() else {
             return;
         };
         let count = fold.indices.len();

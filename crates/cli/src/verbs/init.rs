@@ -169,7 +169,7 @@ mod tests {
         let shown = of(&two);
         assert!(shown.contains("divvy run -g 0.5 -p PROJECT --"), "{shown}");
         assert!(shown.ends_with("divvy projects\n"), "{shown}");
-        // Users with a default project are told no name of one.
+        // The message names no project to users with a default one.
         let rule = "[project-rules]\ndefault-project = { \"@vision\" = \"vision\" }\n";
         let shown = of(&(two + rule));
         assert!(shown.contains("divvy run -g 0.5 -- python"), "{shown}");

@@ -3,6 +3,7 @@
 #![warn(clippy::disallowed_methods)]
 
 mod learned;
+#[path = "../../../core/tests/it/node.rs"]
 mod node;
 mod packing;
 mod patterns;
