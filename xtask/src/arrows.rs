@@ -86,7 +86,12 @@ const ARROWS: [(&str, &[&str]); 25] = [
     ("divvy-clearml-stub", &["divvy-testkit"]),
     (
         "divvy-e2e",
-        &["divvy-api", "divvy-clearml-stub", "divvy-testkit"],
+        &[
+            "divvy-api",
+            "divvy-clearml-stub",
+            "divvy-driver",
+            "divvy-testkit",
+        ],
     ),
     ("divvy-browser", &["divvy-api", "divvy-testkit"]),
     ("divvy-testkit", &["divvy-api"]),

@@ -57,7 +57,6 @@ pub fn document() -> Value {
         add::<v1::ErrorBody>,
         // No call answers with these three: the command line prints them in the same envelope.
         add::<v1::Selftest>,
-        add::<v1::Replay>,
         add::<v1::Finding>,
     ] {
         add(&mut schemas);

@@ -26,7 +26,6 @@ pub mod node;
 pub mod oom;
 pub mod project;
 pub mod queue;
-pub mod replay;
 pub mod script;
 pub mod selftest;
 pub mod usage;
@@ -68,10 +67,6 @@ pub use node::{FrontEnd, Journal, JournalFile, Node, NodeCaller, UnknownJob};
 pub use oom::{Oom, OomAllocation, OomCause, OomKind, OomPeer, OomRecord};
 pub use project::{Project, ProjectChange};
 pub use queue::Queue;
-pub use replay::{
-    Beside, GpuFigures, KnownProgram, Neighbour, Replay, ReplayResult, ReplayStep, Surroundings,
-    UnknownProgram,
-};
 pub use script::{Output, Script};
 pub use selftest::{Selftest, SelftestCheck, SelftestKind, SelftestResult};
 pub use usage::Usage;
@@ -87,7 +82,7 @@ pub const SCHEMA: &str = "divvy/v1";
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct List<T> {
     pub schema: String,
-    /// `JobList`, `JobsChange`, `GpuList`, `QueueList`, `EventList`, `Why`, `Node`, `Selftest`, `Replay`, `Doctor`, `Oom`, `AdviceList`,
+    /// `JobList`, `JobsChange`, `GpuList`, `QueueList`, `EventList`, `Why`, `Node`, `Selftest`, `Doctor`, `Oom`, `AdviceList`,
     /// `MigInstanceList`, `MigPlan`, `GpuChange`, `DockerArgs`, `ProjectList`, `UsageList`, `ClaimList`, `MigPlacementList`,
     /// `ConfigList`, `ConfigReload`, `Board`, `History`.
     pub kind: String,

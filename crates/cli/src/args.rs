@@ -27,7 +27,7 @@ use std::path::PathBuf;
 
 use clap::{Args, FromArgMatches as _, Parser, Subcommand, ValueEnum, ValueHint};
 
-use divvy_api::v1::{Error, KnownProgram};
+use divvy_api::v1::Error;
 use divvy_core::reconcile::BypassPolicy;
 
 use crate::script::JobFile;
@@ -992,10 +992,7 @@ pub struct Selftest {
     /// Test every GPU
     #[arg(long, conflicts_with = "gpu")]
     pub all: bool,
-    /// Make the calls of known programs, and compare the answers with what they expect: vllm,jax or all
-    #[arg(long, value_name = "NAMES", value_parser = programs)]
-    pub like: Option<Programs>,
-    /// Memory limit of the tested slice. Several CUDA contexts must fit, and twice as much should be free
+    /// Memory limit of the tested slice. Several CUDA contexts must fit
     #[arg(long, value_name = "SIZE", default_value = "4G")]
     pub gpu_memory: String,
     /// Test simulated GPUs: a100-80gb:3
@@ -1059,42 +1056,6 @@ pub struct ProbeLimits {
     #[arg(long)]
     pub limit: u64,
     pub words: Vec<String>,
-}
-
-/// Programs whose calls are known.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Programs(pub Vec<KnownProgram>);
-
-impl Programs {
-    /// The names, with commas between them.
-    pub fn names(&self) -> String {
-        joined(&self.0)
-    }
-}
-
-fn joined(programs: &[KnownProgram]) -> String {
-    let names: Vec<&str> = programs.iter().map(|program| program.name()).collect();
-    names.join(",")
-}
-
-/// `vllm`, `vllm,jax` or `all`; each program once, in the order of the text.
-fn programs(text: &str) -> Result<Programs, String> {
-    if text == "all" {
-        return Ok(Programs(KnownProgram::ALL.to_vec()));
-    }
-    let mut programs = Vec::new();
-    for name in text.split(',') {
-        let program: KnownProgram = name.trim().parse().map_err(|_| {
-            format!(
-                "unknown program {name}: use all, or some of {}",
-                joined(&KnownProgram::ALL)
-            )
-        })?;
-        if !programs.contains(&program) {
-            programs.push(program);
-        }
-    }
-    Ok(Programs(programs))
 }
 
 /// The number or name of a job.

@@ -16,7 +16,6 @@ mod mig;
 mod oom;
 mod projects;
 mod queues;
-mod replay;
 mod selftest;
 mod slices;
 mod usage;
@@ -26,7 +25,7 @@ mod why;
 use divvy_api::standalone::SliceAccess;
 use divvy_api::v1::{
     Advice, ConfigReload, ConfigValue, Event, Finding, Gpu, GpuChanged, HeldClaim, Job,
-    JournalFile, List, MigInstance, MigPlanned, Oom, Project, Queue, Replay, Selftest, Usage, Why,
+    JournalFile, List, MigInstance, MigPlanned, Oom, Project, Queue, Selftest, Usage, Why,
 };
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -45,7 +44,6 @@ pub use mig::{changed, instances, planned};
 pub use oom::oom;
 pub use projects::{entitled, projects};
 pub use queues::queues;
-pub use replay::replays;
 pub use selftest::selftests;
 pub use slices::{end_of, held_by, slices};
 pub use usage::{Marks, daily_usages, days_legend, usage_total, usages};
@@ -257,14 +255,6 @@ impl Item for Finding {
 
     fn name(&self) -> String {
         self.check.clone()
-    }
-}
-
-impl Item for Replay {
-    const KIND: &'static str = "Replay";
-
-    fn name(&self) -> String {
-        format!("{}/{}", self.gpu_uuid, self.program)
     }
 }
 

@@ -10,7 +10,6 @@
 //! slice.
 
 mod race;
-mod replay;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -47,7 +46,7 @@ struct AttemptReport {
 type Failure = Box<dyn std::error::Error>;
 
 /// `divvy probe-limits`: tries what the words say against a limit in bytes and prints what came of it; without words
-/// everything, each in a process of its own. `replay` makes the calls of known programs instead.
+/// everything, each in a process of its own.
 pub fn probe_limits(limit: u64, words: &[String]) -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let done = match words[..] {
@@ -56,13 +55,6 @@ pub fn probe_limits(limit: u64, words: &[String]) -> ExitCode {
         ["lookup", name] => lookup(name, limit).and_then(|tried| print_json(&tried)),
         ["views"] => views(limit).and_then(|tried| print_json(&tried)),
         ["racer", block, most] => race::racer(block, most),
-        ["replay", names, around] => {
-            replay::replay_all(limit, names, around).and_then(|replays| print_json(&replays))
-        }
-        ["replay-one", name, around] => replay::replay_one(limit, name, around),
-        ["role", ref role @ ..] => replay::role(role),
-        ["neighbour"] => replay::neighbour(limit),
-        ["pair"] => replay::pair(),
         _ => Err(format!("unknown probe {words:?}").into()),
     };
     match done {

@@ -264,8 +264,7 @@ processes share is not tested. Exit code: 0 if the limit held for every function
 
   divvy selftest                     on the GPU that a job would get
   divvy selftest --all -o json       on every GPU, for programs
-  divvy selftest --sim a100-80gb:1   without a GPU
-  divvy selftest --like vllm,jax     the calls of these programs; all for every known one";
+  divvy selftest --sim a100-80gb:1   without a GPU";
 
 pub(super) const SIMULATE: &str = "\
 Needs no GPU. The manual page, divvy-simulate(1), has all flags and policies.

@@ -31,7 +31,7 @@ pub fn findings(findings: &[Finding], view: View) -> String {
         count(FindingStatus::Warn),
         count(FindingStatus::Fail),
         if count(FindingStatus::Fail) == 0 {
-            "jobs can run here; test their limits with `divvy selftest`, as known programs with `--like all`"
+            "jobs can run here; test their limits with `divvy selftest`"
         } else {
             "jobs cannot run correctly here"
         }

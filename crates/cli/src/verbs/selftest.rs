@@ -2,8 +2,6 @@
 //!
 //! The daemon creates the slice as for any job; without a daemon, the verb creates it as `run --no-daemon` does.
 
-mod like;
-
 use std::ffi::OsString;
 use std::io;
 use std::process::{Command, ExitCode, Output, Stdio};
@@ -26,14 +24,6 @@ struct Asked<'a> {
     daemon: bool,
 }
 
-/// The slice of a program.
-enum Slice<'a> {
-    /// With the tested limit, on a GPU by index or on the one that a job would get.
-    Memory(Option<u32>),
-    /// With an amount of `-g`.
-    Amount(&'a str),
-}
-
 pub fn selftest(args: &args::Selftest, backend: Backend) -> Outcome {
     let limit = limit(&args.gpu_memory)?;
     let client = client()?;
@@ -43,9 +33,6 @@ pub fn selftest(args: &args::Selftest, backend: Backend) -> Outcome {
         limit,
         daemon,
     };
-    if let Some(programs) = &args.like {
-        return like::replay(&asked, programs, backend, &client);
-    }
     let mut tests = Vec::new();
     for gpu in gpus(args, backend, &client, daemon)? {
         output::progress(&match gpu {
@@ -115,7 +102,7 @@ fn test(asked: &Asked<'_>, gpu: Option<u32>) -> Result<Selftest> {
             format!("cannot run the self-test: {error}"),
         )
     };
-    let command = asked.command(&Slice::Memory(gpu), "selftest", &[]);
+    let command = asked.command(gpu);
     let output = command.and_then(|mut command| command.output());
     let output = output.map_err(|error| broken(&error))?;
     match serde_json::from_slice::<Selftest>(&output.stdout) {
@@ -123,13 +110,13 @@ fn test(asked: &Asked<'_>, gpu: Option<u32>) -> Result<Selftest> {
             daemon: asked.daemon,
             ..test
         }),
-        Err(_) => Err(refusal("the self-test", &output)),
+        Err(_) => Err(refusal(&output)),
     }
 }
 
 impl Asked<'_> {
-    /// `divvy run` of the prober with these words, in a slice of its own.
-    fn command(&self, slice: &Slice<'_>, name: &str, probe: &[&str]) -> io::Result<Command> {
+    /// `divvy run` of the prober, in a slice of its own on this GPU or on the one that a job would get.
+    fn command(&self, gpu: Option<u32>) -> io::Result<Command> {
         let this = std::env::current_exe()?;
         let mut words: Vec<OsString> = vec!["run".into(), "--no-wait".into()];
         if !self.daemon {
@@ -141,24 +128,14 @@ impl Asked<'_> {
                 .iter()
                 .map(|sim| format!("--sim={sim}").into()),
         );
-        match slice {
-            Slice::Memory(gpu) => {
-                words.extend(gpu.map(|gpu| format!("--gpus-on={gpu}").into()));
-                words.push(format!("--gpu-memory={}", self.args.gpu_memory).into());
-            }
-            Slice::Amount(amount) => words.push(format!("--gpu={amount}").into()),
-        }
-        words.extend([
-            format!("--name={name}").into(),
-            "--".into(),
-            this.clone().into(),
-        ]);
+        words.extend(gpu.map(|gpu| format!("--gpus-on={gpu}").into()));
+        words.push(format!("--gpu-memory={}", self.args.gpu_memory).into());
+        words.extend(["--name=selftest".into(), "--".into(), this.clone().into()]);
         words.extend([
             "probe-limits".into(),
             "--limit".into(),
             self.limit.to_string().into(),
         ]);
-        words.extend(probe.iter().map(OsString::from));
         let mut command = Command::new(this);
         command
             .args(words)
@@ -169,7 +146,7 @@ impl Asked<'_> {
 }
 
 /// The error of a prober that printed no result: its own message, with the code that its exit code stands for.
-fn refusal(what: &str, output: &Output) -> Error {
+fn refusal(output: &Output) -> Error {
     let told = String::from_utf8_lossy(&output.stderr);
     let line = |prefix| {
         told.lines()
@@ -180,7 +157,13 @@ fn refusal(what: &str, output: &Output) -> Error {
         .into_iter()
         .find(|code| output.status.code() == Some(i32::from(code.exit_code())));
     let why = line("error: ").map_or_else(
-        || format!("{what} ended with {}: {}", output.status, told.trim()),
+        || {
+            format!(
+                "the self-test ended with {}: {}",
+                output.status,
+                told.trim()
+            )
+        },
         str::to_owned,
     );
     let error = Error::new(code.unwrap_or(ErrorCode::Internal), why);

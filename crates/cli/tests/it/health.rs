@@ -3,8 +3,7 @@
 use std::ffi::OsString;
 
 use divvy_api::v1::{
-    Finding, FindingStatus, KnownProgram, LimiterForm, Replay, ReplayResult, ReplayStep, Selftest,
-    SelftestCheck, SelftestKind, SelftestResult,
+    Finding, FindingStatus, LimiterForm, Selftest, SelftestCheck, SelftestKind, SelftestResult,
 };
 use divvy_cli::args::{self, Format};
 use divvy_cli::error_output;
@@ -124,63 +123,6 @@ fn selftest_views() {
     );
 }
 
-fn replay(passed: bool) -> Replay {
-    let step = |calls: &str, expects: &str, result, seen: &str| ReplayStep {
-        calls: calls.to_owned(),
-        expects: expects.to_owned(),
-        source: "vllm/utils/mem_utils.py: MemorySnapshot".to_owned(),
-        result,
-        seen: seen.to_owned(),
-    };
-    let result = match passed {
-        true => ReplayResult::Ok,
-        false => ReplayResult::Failed,
-    };
-    let like = selftest(passed);
-    Replay {
-        program: KnownProgram::Vllm,
-        gpu_uuid: like.gpu_uuid,
-        gpu_index: like.gpu_index,
-        model: like.model,
-        driver_version: like.driver_version,
-        cuda_version: like.cuda_version,
-        simulated: like.simulated,
-        version: like.version,
-        at: like.at,
-        daemon: like.daemon,
-        memory_limit_bytes: like.memory_limit_bytes,
-        enforcement: like.enforcement,
-        form: like.form,
-        passed,
-        steps: vec![
-            step(
-                "cuMemGetInfo, nvmlDeviceGetMemoryInfo",
-                "total and free agree between CUDA and NVML, to the byte",
-                result,
-                "total 4294967296 (device), 4294967296 (CUDA), 4294967296 (NVML)",
-            ),
-            step(
-                "cuMemGetInfo before and after profiling",
-                "initial free == current free, while a neighbour allocates",
-                ReplayResult::NotAvailable,
-                "the GPU has room for one slice",
-            ),
-        ],
-    }
-}
-
-#[test]
-fn replay_views() {
-    let replays = |replays: &[Replay], format, width| {
-        render::list(replays, format, view(width), render::replays).expect("API types are JSON")
-    };
-    let both = [replay(true), replay(false)];
-    assert_snapshot!("replay_80", replays(&both, Format::Table, 80));
-    assert_snapshot!("replay_wide", replays(&both[..1], Format::Wide, 160));
-    assert_snapshot!("replay_json", replays(&both[1..], Format::Json, 80));
-    assert_snapshot!("replay_name", replays(&both[..1], Format::Name, 80));
-}
-
 fn finding(check: &str, status: FindingStatus, found: &str, means: &str, fix: &str) -> Finding {
     Finding {
         check: check.to_owned(),
@@ -247,10 +189,6 @@ fn words_that_do_not_go_together_are_refused() {
     assert_snapshot!(
         "selftest_usage",
         refused(&["divvy", "selftest", "--all", "--gpu", "1"])
-    );
-    assert_snapshot!(
-        "selftest_like_usage",
-        refused(&["divvy", "selftest", "--like", "vllm,torch"])
     );
     assert_snapshot!(
         "doctor_usage",

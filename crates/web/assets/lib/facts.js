@@ -136,7 +136,7 @@ export function total(findings) {
   const of = (/** @type {string} */ status) => findings.filter((one) => one.status === status).length;
   const fails = of("fail");
   const words =
-    fails === 0 ? "jobs can run here; test their limits with divvy selftest, as known programs with --like all" : "jobs cannot run correctly here";
+    fails === 0 ? "jobs can run here; test their limits with divvy selftest" : "jobs cannot run correctly here";
   return { text: `${of("ok")} ok, ${of("warn")} warn, ${fails} fail: ${words}`, isAlert: fails > 0 };
 }
 

@@ -287,7 +287,7 @@ test("facts leave out what says nothing, and what is another user's", () => {
 test("findings and self-tests have the sums of their commands", () => {
   const findings = [{ status: "ok" }, { status: "warn" }, { status: "ok" }];
   assert.deepEqual(total(findings), {
-    text: "2 ok, 1 warn, 0 fail: jobs can run here; test their limits with divvy selftest, as known programs with --like all",
+    text: "2 ok, 1 warn, 0 fail: jobs can run here; test their limits with divvy selftest",
     isAlert: false,
   });
   assert.equal(total([{ status: "fail" }]).isAlert, true);

@@ -71,8 +71,6 @@ fn every_item_works_or_says_what_it_lacks() {
         "overhead",
         "client.cuda_bindings",
         "client.numba",
-        "replay.vllm",
-        "replay.nccl",
     ] {
         assert_eq!(status(name), "ok", "{name}: {told}");
     }

@@ -126,7 +126,6 @@ const LINES: &[&str] = &[
     "doctor --sim nothing",
     "selftest",
     "selftest --gpu-memory lots",
-    "selftest --like vlm",
     "admin journal copy",
     "admin journal copy -o nothing",
     "admin journal restore COPY",

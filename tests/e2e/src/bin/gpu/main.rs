@@ -103,7 +103,7 @@ fn main() -> Result<ExitCode> {
     let mut items = limits::items();
     items.extend(facts::items(&ground));
     items.extend(clients::items());
-    items.extend(programs::items(&ground));
+    items.extend(programs::items());
     run(&ground, &cli, items, &mut report)?;
     report.print()?;
     Ok(if report.failed() == 0 {

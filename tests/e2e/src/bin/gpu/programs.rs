@@ -4,7 +4,6 @@
 use std::fs;
 use std::time::Duration;
 
-use divvy_api::v1::KnownProgram;
 use divvy_e2e::MIB;
 use serde_json::{Value, json};
 
@@ -105,21 +104,8 @@ fn needs(binary: &Binary) -> &'static str {
     }
 }
 
-pub fn items(ground: &Ground) -> Vec<Item> {
+pub fn items() -> Vec<Item> {
     let mut items = Vec::new();
-    // Over simulated GPUs the tests of `selftest --like` try them all.
-    let replayed = match ground.simulated {
-        true => &[KnownProgram::Vllm, KnownProgram::Nccl][..],
-        false => &KnownProgram::ALL,
-    };
-    for &program in replayed {
-        items.push(Item::new(
-            format!("replay.{program}"),
-            format!("the documented calls of {program}, in a slice of the daemon"),
-            120,
-            move |ground| replay(ground, program),
-        ));
-    }
     for script in &SCRIPTS {
         items.push(Item::new(
             format!("program.{}", script.name),
@@ -137,20 +123,6 @@ pub fn items(ground: &Ground) -> Vec<Item> {
         ));
     }
     items
-}
-
-fn replay(ground: &Ground, program: KnownProgram) -> Result<Value, Trouble> {
-    let mut command =
-        ground
-            .home
-            .divvy_command(&["selftest", "--like", program.name(), "-o", "json"]);
-    let output = ground.run(&mut command, Duration::from_secs(120))?;
-    let said: Value =
-        serde_json::from_slice(&output.stdout).map_err(|_| Trouble::failed(complaint(&output)))?;
-    match output.status.success() {
-        true => Ok(said["items"].clone()),
-        false => Err(Trouble::failed(said["items"].to_string())),
-    }
 }
 
 fn run_script(ground: &Ground, script: &Script) -> Result<Value, Trouble> {

@@ -1,7 +1,7 @@
 //! Triton Inference Server: an arena for each back end, and back ends with processes of their own.
 
-use crate::diagnostics::selftest::replay::stage::MIB;
-use crate::diagnostics::selftest::replay::step::{Act, Amount, By, Step};
+use crate::replay::stage::MIB;
+use crate::replay::step::{Act, Amount, By, Step};
 
 pub const STEPS: &[Step] = &[
     Step {

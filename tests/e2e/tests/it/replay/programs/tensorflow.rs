@@ -1,7 +1,7 @@
 //! TensorFlow: takes nearly all of what is free, or managed memory beyond it.
 
-use crate::diagnostics::selftest::replay::stage::MIB;
-use crate::diagnostics::selftest::replay::step::{Act, Amount, Step};
+use crate::replay::stage::MIB;
+use crate::replay::step::{Act, Amount, Step};
 
 pub const STEPS: &[Step] = &[
     Step {

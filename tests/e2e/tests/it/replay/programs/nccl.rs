@@ -2,8 +2,8 @@
 
 use divvy_driver::probe::Place;
 
-use crate::diagnostics::selftest::replay::stage::MIB;
-use crate::diagnostics::selftest::replay::step::{Act, By, Step};
+use crate::replay::stage::MIB;
+use crate::replay::step::{Act, By, Step};
 
 pub const STEPS: &[Step] = &[
     Step {

@@ -1,7 +1,7 @@
 //! SGLang: asks `nvidia-smi` for the total, and compares the GPUs of a group.
 
-use crate::diagnostics::selftest::replay::stage::MIB;
-use crate::diagnostics::selftest::replay::step::{Act, Amount, Step};
+use crate::replay::stage::MIB;
+use crate::replay::step::{Act, Amount, Step};
 
 pub const STEPS: &[Step] = &[
     Step {

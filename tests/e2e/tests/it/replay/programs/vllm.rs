@@ -1,7 +1,7 @@
 //! vLLM: sizes its cache from free and total memory, captures graphs, and sleeps.
 
-use crate::diagnostics::selftest::replay::stage::MIB;
-use crate::diagnostics::selftest::replay::step::{Act, Step};
+use crate::replay::stage::MIB;
+use crate::replay::step::{Act, Step};
 
 pub const STEPS: &[Step] = &[
     Step {

@@ -7,9 +7,10 @@ use std::time::Instant;
 use divvy_driver::load::Lookup;
 use divvy_driver::probe::{Physical, Segment, Session, granularity};
 
-use crate::diagnostics::selftest::ATTEMPT_TIMEOUT;
-use crate::diagnostics::selftest::replay::stage::{SLACK, Stage, counted, difference, near};
-use crate::diagnostics::selftest::replay::step::{Seen, Trouble, judged};
+use divvy_testkit::PATIENCE;
+
+use crate::replay::stage::{SLACK, Stage, counted, difference, near};
+use crate::replay::step::{Seen, Trouble, judged};
 
 /// Pieces of one act, at most.
 const PIECES: u64 = 8192;
@@ -57,9 +58,9 @@ pub fn grow_without_context(stage: &Stage, piece: u64, pieces: u64) -> Seen {
             let segment = grown.and_then(|session| self::grown(session, SHAREABLE, piece, pieces));
             let _ = say.send(segment.as_ref().map(Segment::mapped).map_err(worded));
             // The memory stays until it was seen.
-            let _ = released.recv_timeout(ATTEMPT_TIMEOUT);
+            let _ = released.recv_timeout(PATIENCE);
         });
-        let mapped = hear.recv_timeout(ATTEMPT_TIMEOUT);
+        let mapped = hear.recv_timeout(PATIENCE);
         let mapped = mapped.map_err(|error| Trouble::Failed(error.to_string()));
         let held = stage.info().map(|info| info.free);
         drop(release);

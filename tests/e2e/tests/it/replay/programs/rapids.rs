@@ -1,7 +1,7 @@
 //! RAPIDS: RMM's resources, and the pools of CuPy and cuDF on top of them.
 
-use crate::diagnostics::selftest::replay::stage::MIB;
-use crate::diagnostics::selftest::replay::step::{Act, Amount, Step};
+use crate::replay::stage::MIB;
+use crate::replay::step::{Act, Amount, Step};
 
 pub const STEPS: &[Step] = &[
     Step {

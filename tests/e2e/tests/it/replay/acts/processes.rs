@@ -1,14 +1,14 @@
 //! Several processes of one slice.
 
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use divvy_driver::probe::{Segment, alloc_for_ipc};
+use divvy_testkit::let_pass;
 
 use super::physical::SHAREABLE;
-use crate::diagnostics::selftest::replay::child::{self, Holder};
-use crate::diagnostics::selftest::replay::stage::{MIB, PIECE, SLACK, Stage, difference, near};
-use crate::diagnostics::selftest::replay::step::{Amount, By, Seen, Trouble, judged};
+use crate::replay::child::{self, Holder};
+use crate::replay::stage::{MIB, PIECE, SLACK, Stage, difference, near};
+use crate::replay::step::{Amount, By, Seen, Trouble, judged};
 
 /// Bytes that are exported to another process.
 const SHARED: u64 = 256 * MIB;
@@ -24,7 +24,7 @@ fn free_again(stage: &Stage, before: u64) -> Result<(u64, u128), Trouble> {
         if free + SLACK >= before || start.elapsed() > RETURN {
             return Ok((free, start.elapsed().as_millis()));
         }
-        sleep(PAUSE);
+        let_pass(PAUSE);
     }
 }
 
@@ -33,7 +33,7 @@ pub fn sum(stage: &Stage, count: usize, part: u64) -> Seen {
     let before = stage.info()?.free;
     let mut holders = Vec::new();
     for _ in 0..count {
-        holders.push(Holder::start(stage, each)?);
+        holders.push(Holder::start(each)?);
     }
     let held = stage.info()?.free;
     // A context costs memory too, so it fell by more than the blocks.
@@ -58,7 +58,7 @@ pub fn glances(stage: &Stage, count: usize) -> Seen {
     let (mut longest, mut totals) = (0, Vec::new());
     for _ in 0..count {
         let start = Instant::now();
-        let glance = child::glance(stage)?;
+        let glance = child::glance()?;
         longest = longest.max(start.elapsed().as_millis());
         totals.push(glance.total);
     }
@@ -75,7 +75,7 @@ pub fn glances(stage: &Stage, count: usize) -> Seen {
 pub fn killed(stage: &Stage) -> Seen {
     let bytes = stage.bytes(Amount::OfTotal(300))?;
     let before = stage.info()?.free;
-    let holder = Holder::start(stage, bytes)?;
+    let holder = Holder::start(bytes)?;
     let fell = before.saturating_sub(stage.info()?.free);
     holder.kill()?;
     let (after, took) = free_again(stage, before)?;
@@ -96,11 +96,11 @@ pub fn shared_once(stage: &Stage, by: By) -> Seen {
             let descriptor = segment.export()?.ok_or_else(|| {
                 Trouble::Failed("the driver has released an exported handle".to_owned())
             })?;
-            child::import(stage, descriptor, SHARED)?
+            child::import(descriptor, SHARED)?
         }
         By::Ipc => {
             let (_taken, handle) = alloc_for_ipc(&stage.session, SHARED)?;
-            child::open_ipc(stage, &handle, SHARED)?
+            child::open_ipc(&handle, SHARED)?
         }
     };
     let (after, _) = free_again(stage, before)?;

@@ -1,14 +1,11 @@
 //! The GPU, the limit and the surroundings of the acts, and the comparisons that they share.
 
-use std::path::PathBuf;
-
-use divvy_api::v1::Surroundings;
 use divvy_driver::load::Lookup;
 use divvy_driver::nvml::{Memory, Nvml};
-use divvy_driver::probe::{Info, Session, Taken, Way};
+use divvy_driver::probe::{self, Info, Session, Taken, Way};
 
+use super::beside::Surroundings;
 use super::step::{Amount, Seen, Trouble, judged};
-use crate::diagnostics::selftest::{Failure, known_way};
 
 pub const MIB: u64 = 1 << 20;
 /// Sizes are multiples of this, the granularity of the driver (inferred).
@@ -21,19 +18,17 @@ pub const SLACK: u64 = 64 * MIB;
 pub struct Stage {
     pub limit: u64,
     pub around: Surroundings,
-    /// This program, for further processes.
-    pub this: PathBuf,
     pub session: Session,
     pub nvml: Result<Nvml, divvy_driver::Error>,
 }
 
 impl Stage {
-    pub fn set(limit: u64, around: Surroundings) -> Result<Self, Failure> {
+    pub fn set(limit: u64, around: Surroundings) -> Result<Self, Trouble> {
+        let session = Session::open(None, Lookup::Handle, 0)?;
         Ok(Self {
-            limit,
+            limit: limit_of(&session, limit)?,
             around,
-            this: std::env::current_exe()?,
-            session: Session::open(None, Lookup::Handle, 0)?,
+            session,
             nvml: Nvml::load(None),
         })
     }
@@ -86,8 +81,17 @@ impl Stage {
     }
 }
 
-fn known(way: &str) -> Result<&'static Way, Trouble> {
-    known_way(way).map_err(|error| Trouble::Failed(error.to_string()))
+pub fn known(way: &str) -> Result<&'static Way, Trouble> {
+    probe::way(way).ok_or_else(|| Trouble::Failed(format!("unknown way to allocate {way}")))
+}
+
+/// The limit of this slice: that of the flag, or the memory of a MIG instance, which is no smaller.
+pub fn limit_of(session: &Session, limit: u64) -> Result<u64, Trouble> {
+    let device = std::env::var("NVIDIA_VISIBLE_DEVICES").unwrap_or_default();
+    match device.starts_with("MIG-") {
+        true => Ok(session.info()?.total),
+        false => Ok(limit),
+    }
 }
 
 /// Whether two figures are equal but for what the driver does by itself.

@@ -1,7 +1,7 @@
 //! PyTorch: a caching allocator over `cudaMalloc`, over physical memory, or over a pool of the driver.
 
-use crate::diagnostics::selftest::replay::stage::MIB;
-use crate::diagnostics::selftest::replay::step::{Act, Amount, By, Step};
+use crate::replay::stage::MIB;
+use crate::replay::step::{Act, Amount, By, Step};
 
 pub const STEPS: &[Step] = &[
     Step {

@@ -1,8 +1,8 @@
 //! JAX: XLA takes three quarters of the total at its start.
 
-use crate::diagnostics::selftest::replay::beside::PREALLOCATED;
-use crate::diagnostics::selftest::replay::stage::MIB;
-use crate::diagnostics::selftest::replay::step::{Act, Amount, Step};
+use crate::replay::beside::PREALLOCATED;
+use crate::replay::stage::MIB;
+use crate::replay::step::{Act, Amount, Step};
 
 pub const STEPS: &[Step] = &[
     Step {

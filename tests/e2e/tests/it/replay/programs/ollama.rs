@@ -1,7 +1,7 @@
 //! Ollama: short processes look for GPUs; runners are killed.
 
-use crate::diagnostics::selftest::replay::stage::MIB;
-use crate::diagnostics::selftest::replay::step::{Act, Step};
+use crate::replay::stage::MIB;
+use crate::replay::step::{Act, Step};
 
 pub const STEPS: &[Step] = &[
     Step {

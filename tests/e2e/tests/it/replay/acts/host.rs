@@ -2,8 +2,8 @@
 
 use divvy_driver::probe::{Physical, Place, Segment, alloc_pinned, granularity};
 
-use crate::diagnostics::selftest::replay::stage::{MIB, Stage};
-use crate::diagnostics::selftest::replay::step::{Seen, judged};
+use crate::replay::stage::{MIB, Stage};
+use crate::replay::step::{Seen, judged};
 
 /// Physical memory of the host, in one piece.
 const BYTES: u64 = 128 * MIB;

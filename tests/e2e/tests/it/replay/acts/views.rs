@@ -1,15 +1,13 @@
 //! The memory that the driver shows.
 
 use std::process::Command;
-use std::thread::sleep;
 use std::time::Duration;
 
-use divvy_api::v1::Beside;
+use divvy_testkit::{Bounded as _, let_pass};
 
-use crate::diagnostics::selftest::ATTEMPT_TIMEOUT;
-use crate::diagnostics::selftest::replay::stage::{MIB, PIECE, Stage, near};
-use crate::diagnostics::selftest::replay::step::{Seen, Trouble, judged};
-use crate::host::child_timeout::{failure_message, run_with_timeout};
+use crate::replay::child::failure_message;
+use crate::replay::stage::{MIB, PIECE, Stage, near};
+use crate::replay::step::{Seen, Trouble, judged};
 
 /// How often free memory is read beside the neighbour, and the pause between: the neighbour allocates many times meanwhile.
 const LOOKS: u32 = 40;
@@ -36,7 +34,7 @@ pub fn views(stage: &Stage) -> Seen {
 pub fn nvidia_smi(stage: &Stage) -> Seen {
     let mut command = Command::new("nvidia-smi");
     command.args(["--query-gpu=memory.total", "--format=csv,noheader,nounits"]);
-    let output = match run_with_timeout(&mut command, ATTEMPT_TIMEOUT) {
+    let output = match command.output_bounded() {
         Ok(output) if output.status.success() => output,
         Ok(output) => return Err(Trouble::Failed(failure_message(&output))),
         Err(error) => return Err(Trouble::NotAvailable(format!("nvidia-smi: {error}"))),
@@ -55,10 +53,8 @@ pub fn nvidia_smi(stage: &Stage) -> Seen {
 }
 
 pub fn equal_gpus(stage: &Stage) -> Seen {
-    let gpus = match &stage.around.pair {
-        Beside::Present(gpus) => gpus,
-        Beside::Absent(why) => return Err(Trouble::NotAvailable(why.clone())),
-    };
+    let missing = || Trouble::NotAvailable("no second GPU has room".to_owned());
+    let gpus = stage.around.pair.as_ref().ok_or_else(missing)?;
     let totals = gpus
         .iter()
         .flat_map(|gpu| [gpu.cuda_total_bytes, gpu.nvml_total_bytes]);
@@ -70,14 +66,11 @@ pub fn equal_gpus(stage: &Stage) -> Seen {
 }
 
 pub fn steady(stage: &Stage) -> Seen {
-    if let Beside::Absent(why) = &stage.around.neighbour {
-        return Err(Trouble::NotAvailable(why.clone()));
-    }
     let (mut least, mut most) = (u64::MAX, 0);
     for _ in 0..LOOKS {
         let free = stage.info()?.free;
         (least, most) = (least.min(free), most.max(free));
-        sleep(PAUSE);
+        let_pass(PAUSE);
     }
     let seen = format!(
         "{LOOKS} looks: at least {least} free, at most {} more",

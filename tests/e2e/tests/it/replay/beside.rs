@@ -6,13 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use divvy_api::v1::{GpuFigures, Neighbour};
 use divvy_driver::load::Lookup;
 use divvy_driver::nvml::Nvml;
 use divvy_driver::probe::{Session, device_count};
+use divvy_testkit::let_pass;
+use serde::{Deserialize, Serialize};
 
-use super::stage::{MIB, PIECE};
-use crate::diagnostics::selftest::{Failure, gpu_environment, known_way, print_json};
+use super::child::print_json;
+use super::stage::{MIB, PIECE, known, limit_of};
+use super::step::Trouble;
 
 /// The part that JAX takes at its start, in thousandths of the total.
 pub const PREALLOCATED: u64 = 750;
@@ -22,21 +24,41 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// It ends by itself after this time.
 const LONGEST: Duration = Duration::from_secs(1800);
 
+/// What runs beside the replayed programs; the test that creates their slices starts it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Surroundings {
+    pub neighbour: Neighbour,
+    /// Figures of a job with equal parts of two GPUs, one for each GPU.
+    pub pair: Option<Vec<GpuFigures>>,
+}
+
+/// A program in another slice of the same GPU, with the same limit. It allocates and frees memory all the time.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Neighbour {
+    /// Bytes that it has taken as JAX does at its start.
+    pub preallocated_bytes: u64,
+}
+
+/// Memory of one GPU as programs in a slice see it, in bytes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct GpuFigures {
+    /// By `cuMemGetInfo`.
+    pub cuda_total_bytes: u64,
+    /// By NVML.
+    pub nvml_total_bytes: u64,
+}
+
 /// A neighbour: takes what JAX takes, says so, then takes and frees a block until its input ends. Its last line is the
 /// number of rounds.
-pub fn neighbour(limit: u64) -> Result<(), Failure> {
+pub fn neighbour(limit: u64) -> Result<(), Trouble> {
     let session = Session::open(None, Lookup::Handle, 0)?;
-    let way = known_way("cuMemAlloc_v2")?;
-    let place = gpu_environment()?;
-    let limit = place.instance.unwrap_or(limit);
+    let way = known("cuMemAlloc_v2")?;
+    let limit = limit_of(&session, limit)?;
     let total = session.info()?.total;
     // Without a limiter it sees the whole GPU, and takes no more than a part of its limit.
     let part = (u128::from(total.min(limit)) * u128::from(PREALLOCATED) / 1000) as u64;
     let held = way.take(&session, part / PIECE * PIECE)?;
     print_json(&Neighbour {
-        gpu_uuid: place.identity.uuid,
-        gpu_index: place.identity.index,
-        total_bytes: total,
         preallocated_bytes: held.bytes(),
     })?;
     let over = Arc::new(AtomicBool::new(false));
@@ -57,15 +79,15 @@ pub fn neighbour(limit: u64) -> Result<(), Failure> {
         };
         rounds += u64::from(taken.is_some());
         // Half of the time the block is held.
-        thread::sleep(PAUSE);
+        let_pass(PAUSE);
         drop(taken);
-        thread::sleep(PAUSE);
+        let_pass(PAUSE);
     }
     print_json(&rounds)
 }
 
 /// The totals of all GPUs of this slice, as CUDA and NVML show them.
-pub fn pair() -> Result<(), Failure> {
+pub fn pair() -> Result<(), Trouble> {
     // CUDA first: the simulated driver is one file, of which NVML would be found as CUDA (docs/simulator.md).
     let count = device_count(None)?;
     let nvml = Nvml::load(None)?;
@@ -74,7 +96,6 @@ pub fn pair() -> Result<(), Failure> {
         let session = Session::open(None, Lookup::Handle, ordinal)?;
         let uuid = session.uuid()?;
         figures.push(GpuFigures {
-            gpu_uuid: uuid.to_string(),
             cuda_total_bytes: session.info()?.total,
             nvml_total_bytes: nvml.device_by_uuid(uuid)?.memory()?.total,
         });

@@ -1,8 +1,28 @@
 //! The vocabulary in which the steps of a program are written down.
 
-use divvy_api::v1::{ReplayResult, ReplayStep};
 use divvy_driver::Error;
 use divvy_driver::probe::Place;
+use serde::{Deserialize, Serialize};
+
+/// What a step answered here.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StepReport {
+    pub calls: String,
+    pub expects: String,
+    pub result: StepResult,
+    /// Observation, with its figures.
+    pub seen: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StepResult {
+    /// The program would find what it expects.
+    Ok,
+    /// The program would find something else.
+    Failed,
+    /// This machine, driver or GPU lacks what the step needs.
+    NotAvailable,
+}
 
 /// One step of a program.
 pub struct Step {
@@ -127,16 +147,15 @@ pub fn judged(right: bool, seen: String) -> Seen {
 
 impl Step {
     /// The step with its result.
-    pub fn report(&self, seen: Seen) -> ReplayStep {
+    pub fn report(&self, seen: Seen) -> StepReport {
         let (result, seen) = match seen {
-            Ok(seen) => (ReplayResult::Ok, seen),
-            Err(Trouble::Failed(seen)) => (ReplayResult::Failed, seen),
-            Err(Trouble::NotAvailable(seen)) => (ReplayResult::NotAvailable, seen),
+            Ok(seen) => (StepResult::Ok, seen),
+            Err(Trouble::Failed(seen)) => (StepResult::Failed, seen),
+            Err(Trouble::NotAvailable(seen)) => (StepResult::NotAvailable, seen),
         };
-        ReplayStep {
+        StepReport {
             calls: self.calls.to_owned(),
             expects: self.expects.to_owned(),
-            source: self.source.to_owned(),
             result,
             seen,
         }

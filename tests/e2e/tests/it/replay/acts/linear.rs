@@ -1,12 +1,9 @@
 //! Blocks, pools, and allocations during a capture.
 
-use divvy_api::v1::Beside;
 use divvy_driver::probe::{Pool, Taken, during_capture};
 
-use crate::diagnostics::selftest::replay::stage::{
-    MIB, PIECE, SLACK, Stage, counted, difference, near,
-};
-use crate::diagnostics::selftest::replay::step::{Amount, Seen, Trouble, judged};
+use crate::replay::stage::{MIB, PIECE, SLACK, Stage, counted, difference, near};
+use crate::replay::step::{Amount, Seen, Trouble, judged};
 
 /// Allocations of one act, at most.
 const CALLS: usize = 8192;
@@ -39,10 +36,7 @@ pub fn utilisation(stage: &Stage, default: u64) -> Seen {
 
 pub fn as_neighbour(stage: &Stage, part: u64) -> Seen {
     let bytes = stage.bytes(Amount::OfTotal(part))?;
-    let neighbour = match &stage.around.neighbour {
-        Beside::Present(neighbour) => neighbour,
-        Beside::Absent(why) => return Err(Trouble::NotAvailable(why.clone())),
-    };
+    let neighbour = &stage.around.neighbour;
     let taken = stage.take("cuMemAlloc_v2", bytes)?;
     let right = taken.bytes() == neighbour.preallocated_bytes && bytes <= stage.limit;
     let seen = format!(
