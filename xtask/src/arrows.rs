@@ -205,6 +205,7 @@ const AGENT: Tree = Tree {
             ],
         ),
     ],
+    back: &[],
     has_headers: true,
 };
 
@@ -236,6 +237,7 @@ const CORE: Tree = Tree {
             ],
         ),
     ],
+    back: &[],
     has_headers: true,
 };
 
@@ -254,11 +256,315 @@ const SIM: Tree = Tree {
         ("work", &["machine", "objects", "process", "time"]),
         ("context", &["objects", "process"]),
     ],
+    back: &[],
     has_headers: true,
 };
 
+/// The limiter. `account` and `table` are hubs: the process reaches its state and its hooks through them.
+const SHIM: Tree = Tree {
+    root: "crates/shim/src/lib.rs",
+    module: &[],
+    rows: &[
+        ("account", &[]),
+        ("log", &[]),
+        ("process", &["account", "log"]),
+        ("oom_report", &["account", "process"]),
+        ("route", &["process", "oom_report"]),
+        ("device", &["account", "process", "oom_report", "route"]),
+        (
+            "charge",
+            &["account", "process", "oom_report", "route", "device"],
+        ),
+        (
+            "compute",
+            &["account", "process", "route", "device", "charge"],
+        ),
+        (
+            "context",
+            &[
+                "account",
+                "process",
+                "oom_report",
+                "route",
+                "device",
+                "charge",
+            ],
+        ),
+        ("visible_devices", &["log", "process", "route"]),
+        (
+            "table",
+            &["route", "charge", "compute", "context", "visible_devices"],
+        ),
+        (
+            "view",
+            &["account", "log", "process", "route", "device", "table"],
+        ),
+    ],
+    back: &[
+        ("account", "charge"),
+        ("account", "compute"),
+        ("account", "context"),
+        ("account", "device"),
+        ("account", "oom_report"),
+        ("account", "process"),
+        ("charge", "table"),
+        ("charge", "compute"),
+        ("oom_report", "charge"),
+        ("oom_report", "device"),
+        ("oom_report", "table"),
+        ("process", "compute"),
+        ("process", "device"),
+        ("process", "route"),
+        ("route", "table"),
+        ("table", "view"),
+    ],
+    has_headers: false,
+};
+
+/// The ledger of a slice: shared memory, from its layout up to its views.
+const LEDGER: Tree = Tree {
+    root: "crates/ledger/src/lib.rs",
+    module: &[],
+    rows: &[
+        ("account", &[]),
+        ("layout", &[]),
+        ("kept", &["layout"]),
+        ("map", &["layout", "kept"]),
+        ("control", &["layout", "kept", "map"]),
+        ("syscall", &[]),
+        ("fork", &["syscall"]),
+        ("futex", &["syscall"]),
+        ("lock", &["fork"]),
+        ("process", &["syscall"]),
+        ("reap", &["account", "layout", "map", "lock", "process"]),
+        (
+            "slice",
+            &[
+                "account", "layout", "kept", "map", "control", "lock", "process", "reap",
+            ],
+        ),
+        ("reader", &["map", "slice"]),
+        (
+            "slot",
+            &[
+                "account", "layout", "map", "fork", "lock", "process", "reap", "slice",
+            ],
+        ),
+        (
+            "compute",
+            &[
+                "layout", "map", "control", "futex", "process", "slice", "slot",
+            ],
+        ),
+        ("denial", &["layout", "map", "process", "slice", "slot"]),
+        ("hold", &["account", "layout", "syscall", "process", "slot"]),
+        ("integrity", &["layout", "kept", "syscall", "slot"]),
+        (
+            "join",
+            &[
+                "account",
+                "layout",
+                "map",
+                "fork",
+                "lock",
+                "process",
+                "reap",
+                "slice",
+                "slot",
+                "compute",
+                "integrity",
+            ],
+        ),
+        (
+            "shared",
+            &[
+                "account", "layout", "map", "lock", "reap", "slice", "slot", "hold",
+            ],
+        ),
+    ],
+    back: &[
+        ("control", "compute"),
+        ("reap", "shared"),
+        ("slice", "shared"),
+        ("slot", "integrity"),
+        ("fork", "lock"),
+    ],
+    has_headers: false,
+};
+
+/// The command line. `call` has what the verbs share, and `verbs` chooses among them.
+const CLI: Tree = Tree {
+    root: "crates/cli/src/lib.rs",
+    module: &[],
+    rows: &[
+        ("colour", &[]),
+        ("table", &["colour"]),
+        ("text", &["colour"]),
+        ("error_output", &["colour", "text"]),
+        ("args", &["error_output"]),
+        ("manual", &["args"]),
+        ("rejection", &["args"]),
+        ("render", &["colour", "table", "text", "args"]),
+        ("output", &["colour", "table", "text", "render"]),
+        ("call", &["args", "output"]),
+        ("container", &["text", "error_output", "output"]),
+        ("script", &["error_output", "args", "rejection", "output"]),
+        ("start", &["text", "error_output", "args", "output", "call"]),
+        (
+            "ask",
+            &[
+                "text",
+                "error_output",
+                "args",
+                "output",
+                "container",
+                "start",
+            ],
+        ),
+        ("complete", &["text", "args", "ask"]),
+        (
+            "serve",
+            &["error_output", "args", "output", "container", "ask"],
+        ),
+        (
+            "top",
+            &["text", "error_output", "args", "render", "output", "ask"],
+        ),
+        ("watch", &["text", "error_output", "args", "output", "call"]),
+        ("web", &["args", "render", "output", "call"]),
+        (
+            "verbs",
+            &[
+                "text",
+                "error_output",
+                "args",
+                "manual",
+                "rejection",
+                "render",
+                "output",
+                "call",
+                "container",
+                "start",
+                "ask",
+                "complete",
+                "serve",
+                "top",
+                "watch",
+                "web",
+            ],
+        ),
+    ],
+    back: &[],
+    has_headers: false,
+};
+
+/// The front end to a ClearML Server.
+const CLEARML: Tree = Tree {
+    root: "crates/clearml/src/lib.rs",
+    module: &[],
+    rows: &[
+        ("facts", &[]),
+        ("projects", &["facts"]),
+        ("secret", &[]),
+        ("config", &["secret"]),
+        ("server", &["facts", "secret", "config"]),
+        ("error", &["projects", "config", "server"]),
+        ("slot", &[]),
+        ("container", &["config", "server", "slot"]),
+        ("options", &["projects", "config", "slot", "container"]),
+        ("stop", &[]),
+        (
+            "frontend",
+            &[
+                "facts",
+                "projects",
+                "config",
+                "server",
+                "error",
+                "slot",
+                "container",
+                "options",
+                "stop",
+            ],
+        ),
+    ],
+    back: &[],
+    has_headers: false,
+};
+
+/// The SPANK plugin.
+const SLURM_PLUGIN: Tree = Tree {
+    root: "crates/slurm/src/lib.rs",
+    module: &[],
+    rows: &[
+        ("record", &[]),
+        ("mounts", &["record"]),
+        ("spank", &[]),
+        ("visible", &[]),
+        ("hooks", &["record", "mounts", "spank", "visible"]),
+        ("plugin", &["spank", "hooks"]),
+    ],
+    back: &[],
+    has_headers: false,
+};
+
+/// The commands of a Slurm node.
+const SLURM_NODE: Tree = Tree {
+    root: "crates/slurm/src/node.rs",
+    module: &["node"],
+    rows: &[
+        ("allocation", &[]),
+        ("config", &[]),
+        ("environment", &[]),
+        ("gpus", &[]),
+        ("programs", &["config", "environment"]),
+        ("gres", &["allocation", "config", "programs"]),
+        ("amounts", &["allocation", "gres"]),
+        (
+            "daemon",
+            &["config", "environment", "gpus", "programs", "amounts"],
+        ),
+        ("closing", &["config", "environment", "programs", "daemon"]),
+    ],
+    back: &[],
+    has_headers: false,
+};
+
+/// Divvy on Kubernetes.
+const K8S: Tree = Tree {
+    root: "crates/k8s/src/lib.rs",
+    module: &[],
+    rows: &[
+        ("base", &[]),
+        ("carrier", &["base"]),
+        ("glue", &["base"]),
+        ("node", &["base", "carrier"]),
+        ("kai", &["base", "node"]),
+        ("teams", &["base"]),
+        ("controller", &["base", "carrier", "teams"]),
+        ("extender", &["base", "carrier", "controller"]),
+        (
+            "tools",
+            &["base", "carrier", "node", "teams", "controller", "extender"],
+        ),
+    ],
+    back: &[],
+    has_headers: false,
+};
+
 /// The trees of rooms. `cargo xtask arrows` prints their figures.
-const TREES: [&Tree; 3] = [&AGENT, &CORE, &SIM];
+const TREES: [&Tree; 10] = [
+    &AGENT,
+    &CORE,
+    &SIM,
+    &SHIM,
+    &LEDGER,
+    &CLI,
+    &CLEARML,
+    &K8S,
+    &SLURM_PLUGIN,
+    &SLURM_NODE,
+];
 
 #[test]
 fn no_room_uses_another_that_it_may_not() {

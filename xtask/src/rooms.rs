@@ -27,6 +27,8 @@ pub struct Tree {
     /// The module's path in its crate: empty for `lib.rs`, `["engine"]` for `engine.rs`.
     pub module: &'static [&'static str],
     pub rows: &'static [Row],
+    /// Arrows against the order of the rows that stand today. The list only shrinks: an arrow that is gone leaves it.
+    pub back: &'static [(&'static str, &'static str)],
     /// Whether the header of each room has to name its neighbours: `May use: …. Used by: ….`
     pub has_headers: bool,
 }
@@ -39,7 +41,7 @@ pub struct Figures {
     pub levels: usize,
     /// Pairs of rooms: the first imports the second.
     pub arrows: usize,
-    /// Arrows that are part of a cycle of rooms.
+    /// Arrows that are part of a cycle of rooms, or that the table lists as arrows back.
     pub back: usize,
     /// Files of the largest import cycle within one room; empty without one.
     pub cycle: Vec<String>,
@@ -84,13 +86,21 @@ impl Tree {
         let modules = Modules::read(self.root, self.module, read);
         let mut faults = self.rooms_without_row(&modules, entries);
         let mut rooms = Graph::new();
+        let mut listed = BTreeSet::new();
+        let macros = self.exported_macros(&modules, read);
         for module in &modules.all {
             let Some(from) = self.room_of(&module.path) else {
                 continue;
             };
             rooms.entry(from).or_default();
             for import in &module.imports {
-                match self.arrow(&modules, import) {
+                let target = match self.arrow(&modules, import) {
+                    Target::Root => macros
+                        .get(import.to_string().rsplit("::").next().unwrap_or_default())
+                        .map_or(Target::Root, |room| Target::Room(room)),
+                    target => target,
+                };
+                match target {
                     Target::Outside => {}
                     Target::Room(to) if to == from => {}
                     Target::Room(to) => {
@@ -100,7 +110,11 @@ impl Tree {
                                 module.file, import.line
                             ));
                         }
-                        rooms.entry(from).or_default().insert(to);
+                        if self.back.contains(&(from, to)) {
+                            listed.insert((from, to));
+                        } else {
+                            rooms.entry(from).or_default().insert(to);
+                        }
                     }
                     Target::Root => faults.push(format!(
                         "{}:{}: {from} must not use the root, which lies above all rooms ({import})",
@@ -110,6 +124,13 @@ impl Tree {
             }
         }
         faults.extend(self.rows_without_import(&rooms));
+        let gone = self.back.iter().filter(|arrow| !listed.contains(arrow));
+        faults.extend(gone.map(|(from, to)| {
+            format!(
+                "{}: the arrow back {from} → {to} is gone: remove it from the list",
+                self.root
+            )
+        }));
         if self.has_headers {
             faults.extend(self.headers_without_neighbours(&modules));
         }
@@ -128,11 +149,32 @@ impl Tree {
         let figures = Figures {
             rooms: count,
             levels: if back.is_empty() { levels(&rooms) } else { 0 },
-            arrows: rooms.values().map(BTreeSet::len).sum(),
-            back: back.len(),
+            arrows: rooms.values().map(BTreeSet::len).sum::<usize>() + listed.len(),
+            back: back.len() + listed.len(),
             cycle: self.largest_cycle(&modules),
         };
         Report { figures, faults }
+    }
+
+    /// Exported macros, each with the room that defines it: their path is that of the crate's root.
+    fn exported_macros(
+        &self,
+        modules: &Modules,
+        read: &dyn Fn(&str) -> Option<String>,
+    ) -> BTreeMap<String, &'static str> {
+        let mut macros = BTreeMap::new();
+        for module in &modules.all {
+            let Some(room) = self.room_of(&module.path) else {
+                continue;
+            };
+            let text = read(&module.file).unwrap_or_default();
+            for exported in text.split("#[macro_export]").skip(1) {
+                let name = exported.trim_start().strip_prefix("macro_rules! ");
+                let name = name.and_then(|name| name.split(' ').next());
+                macros.extend(name.map(|name| (name.to_owned(), room)));
+            }
+        }
+        macros
     }
 
     /// The room of a module path; none for the root and for what lies outside.
@@ -149,6 +191,7 @@ impl Tree {
     fn allows(&self, from: &str, to: &str) -> bool {
         let mut rows = self.rows.iter();
         rows.any(|(room, may)| *room == from && may.contains(&to))
+            || self.back.contains(&(from, to))
     }
 
     /// Where an import leads. A name that the root re-exports leads to the room that defines it.
@@ -337,8 +380,19 @@ pub fn check(tree: &Tree) -> Report {
     let names = entries.map(|entry| entry.expect("the folder can be read").file_name());
     let names = names.map(|name| name.to_string_lossy().trim_end_matches(".rs").to_owned());
     let file = Path::new(tree.root).file_stem().expect("a name");
-    let rooms = names.filter(|name| Path::new(name) != Path::new(file));
     let read = |path: &str| std::fs::read_to_string(root.join(path)).ok();
+    // A library may share its folder with a program, which has modules of its own.
+    let program = read(&format!(
+        "{}/main.rs",
+        scan::folder(tree.root).trim_end_matches('/')
+    ));
+    let is_programs = |name: &str| {
+        let program = program
+            .as_deref()
+            .filter(|_| Path::new(tree.root).ends_with("lib.rs"));
+        program.is_some_and(|text| name == "main" || text.contains(&format!("\nmod {name};")))
+    };
+    let rooms = names.filter(|name| Path::new(name) != Path::new(file) && !is_programs(name));
     tree.check(&read, &rooms.collect())
 }
 
@@ -349,6 +403,7 @@ mod tests {
         root: "made/up/lib.rs",
         module: &[],
         rows: &[("door", &["shop"]), ("shop", &["store"]), ("store", &[])],
+        back: &[],
         has_headers: false,
     };
 
@@ -460,6 +515,35 @@ mod tests {
     }
 
     #[test]
+    fn an_exported_macro_belongs_to_its_room() {
+        let door = "use crate::shop::Shop;\n#[macro_export]\nmacro_rules! knock { () => {} }";
+        let store = "pub struct Goods;\nfn f() { crate::knock!() }";
+        let plants = [("made/up/door.rs", door), ("made/up/store.rs", store)];
+        let faults = checked(&TREE, &plants).faults;
+        assert_eq!(
+            faults[0],
+            "made/up/store.rs:2: store must not use door (crate::knock)"
+        );
+    }
+
+    #[test]
+    fn a_listed_arrow_back_passes_until_it_is_gone() {
+        let tree = Tree {
+            back: &[("store", "door")],
+            ..TREE
+        };
+        let plant = ("made/up/store.rs", "pub struct Goods;\nuse crate::door;");
+        let report = checked(&tree, &[plant]);
+        assert_eq!(report.faults, [""; 0]);
+        assert_eq!((report.figures.back, report.figures.levels), (1, 3));
+        let faults = checked(&tree, &[]).faults;
+        assert_eq!(
+            faults,
+            ["made/up/lib.rs: the arrow back store → door is gone: remove it from the list"]
+        );
+    }
+
+    #[test]
     fn the_header_of_a_room_names_its_neighbours_if_it_has_to() {
         let tree = Tree {
             has_headers: true,
@@ -496,6 +580,7 @@ mod tests {
             root: "made/up/door.rs",
             module: &["door"],
             rows: &[("bell", &["wire"]), ("wire", &[])],
+            back: &[],
             has_headers: false,
         };
         let files = [

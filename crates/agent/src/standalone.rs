@@ -25,7 +25,7 @@ use divvy_core::{
     AllocatedJob, Amount, Bytes, ComputeMode, Gpu, GpuUuid, Grant, JobId, Mode, PendingJob, Queue,
     QueueName, QueueSpec, Request, Snapshot,
 };
-use divvy_ledger::{Numbering, ProcessState, kept};
+use divvy_ledger::{Numbering, ProcessState, Slice};
 
 use crate::config::simulated_gpus;
 use crate::container;
@@ -403,7 +403,7 @@ fn living_runs(home: &Home) -> Vec<LiveRun> {
         let launch = dir.launch().ok().flatten();
         // A logout may have taken the names of its slice.
         let found = match launch {
-            Some(launch) => kept::find(&folder, launch.process.pid, &slice_name(number)),
+            Some(launch) => Slice::find_folder(&folder, launch.process.pid, &slice_name(number)),
             None => folder.clone(),
         };
         let slice = HeldSlice::open(&found).ok();

@@ -2,7 +2,15 @@
 
 use divvy_api::v1::Slice;
 
-use crate::Mode;
+/// How tasks are given GPUs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// `--dynamic-gpus`: the daemon is `NAME:dgpu0-2`, and every task has a slot of its own, `NAME:gpu2.25a`. The text is
+    /// what `--gpus` was given, without blanks.
+    Dynamic { gpus: String },
+    /// One task at a time on all of them, under the daemon's own name: `NAME:gpu0,1`, or `NAME:0` without `--gpus`.
+    Plain { gpus: Option<String> },
+}
 
 /// The slot of a claimed task.
 #[derive(Clone, Debug)]

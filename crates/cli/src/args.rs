@@ -12,6 +12,7 @@ mod help;
 mod init;
 mod lists;
 mod project;
+pub(crate) mod sbatch;
 mod select;
 mod simulate;
 mod slice;
@@ -21,16 +22,18 @@ mod usage;
 mod waiting;
 mod web;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, FromArgMatches as _, Parser, Subcommand, ValueEnum, ValueHint};
 
-use divvy_api::v1::Error;
+use clap_complete::env::Shells;
+use divvy_api::v1::{Error, Script};
 use divvy_core::reconcile::BypassPolicy;
 
-use crate::script::JobFile;
+use crate::error_output::usage;
 
 pub use admin::{
     Admin, AdminDrain, AdminGpu, AdminJournal, AdminMig, AdminUndrain, JournalOf, MigGc, MigPlan,
@@ -165,12 +168,20 @@ impl Cli {
                 daemon.debug = self.debug;
                 Ok(self)
             }
-            _ => Err(crate::error_output::usage(
+            _ => Err(usage(
                 format!("{flag} is not a flag of this verb"),
                 "use it with `divvy daemon --clearml`; for details of the daemon, start it with DIVVY_LOG=debug",
             )),
         }
     }
+}
+
+/// A job file, and what its lines say besides flags.
+#[derive(Clone, Debug)]
+pub struct JobFile {
+    pub script: Script,
+    /// Variables that Slurm would set.
+    pub env: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -1006,7 +1017,7 @@ pub struct Selftest {
 #[command(after_help = help::COMPLETION)]
 pub struct Completion {
     /// The shell to print a script for
-    #[arg(value_parser = clap::builder::PossibleValuesParser::new(crate::complete::shells()))]
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(Shells::builtins().names()))]
     pub shell: String,
 }
 

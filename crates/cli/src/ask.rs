@@ -260,7 +260,7 @@ mod tests {
 
     use super::*;
     use crate::args::{Verb, parse};
-    use crate::error_output::from_clap;
+    use crate::rejection::from_clap;
 
     /// What `divvy submit` and these words ask for.
     fn parse_submit(words: &[&str]) -> Result<Submit> {

@@ -3,6 +3,7 @@
 //! Every form ends in a newline, or is empty. The forms for people escape control characters in texts of other users
 //! (names, commands, reasons); JSON escapes them itself.
 
+mod address;
 mod advice;
 mod arrays;
 mod config;
@@ -31,6 +32,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
+pub use address::WebAddress;
 pub use advice::{advice, command_of};
 pub use arrays::{array_changed, describe_array, submitted_array};
 pub use config::{config, config_reload};
@@ -53,7 +55,6 @@ pub use why::why;
 use crate::args::Format;
 use crate::colour::Palette;
 use crate::table::Fit;
-use crate::web::WebAddress;
 
 /// What shares compute between the slices of a GPU. Said wherever a view speaks of compute.
 pub const COMPUTE: &str = "time slices by share";

@@ -9,10 +9,6 @@
 //! The header ends with the first line that is neither blank nor a comment. Flags of the command line come before those
 //! of `#DIVVY` lines, which come before those of `#SBATCH` lines; flags that may be repeated add up.
 
-mod sbatch;
-
-pub(crate) use sbatch::instead_of;
-
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -25,9 +21,11 @@ use clap::{Arg, ArgAction, ArgMatches};
 use divvy_api::v1::Script;
 use divvy_core::docker::words;
 
-use crate::args::{self, Written};
-use crate::error_output::{Result, from_clap, usage};
+use crate::args::sbatch::{self, Line};
+use crate::args::{self, JobFile, Written};
+use crate::error_output::{Result, usage};
 use crate::output;
+use crate::rejection::{from_clap, is_help};
 
 /// Bytes of a script, as the daemon bounds them.
 const LARGEST: u64 = 1 << 20;
@@ -35,27 +33,11 @@ const LARGEST: u64 = 1 << 20;
 /// Bytes and lines in which a header lies.
 const HEADER: (u64, usize) = (64 << 10, 1000);
 
-/// A job file, and what its lines say besides flags.
-#[derive(Clone, Debug)]
-pub struct JobFile {
-    pub script: Script,
-    /// Variables that Slurm would set.
-    pub env: BTreeMap<String, String>,
-}
-
-/// One line of directives.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Line {
-    /// From 1.
-    number: usize,
-    text: String,
-}
-
 /// The lines of a script that are flags.
 #[derive(Debug, Default)]
-struct Header {
+pub(crate) struct Header {
     divvy: Vec<Line>,
-    sbatch: Vec<Line>,
+    pub(crate) sbatch: Vec<Line>,
     /// The first such line that comes too late to be read.
     late: Option<usize>,
     /// The first line that calls `srun`.
@@ -63,7 +45,7 @@ struct Header {
 }
 
 impl Header {
-    fn of(text: &str) -> Self {
+    pub(crate) fn of(text: &str) -> Self {
         let mut header = Self::default();
         let mut is_over = false;
         for (at, line) in text.lines().enumerate() {
@@ -286,7 +268,7 @@ impl Layer {
         let mut parser = parser.clone();
         let matches = match parser.try_get_matches_from_mut(&line) {
             Ok(matches) => matches,
-            Err(error) if crate::error_output::is_help(&error) => {
+            Err(error) if is_help(&error) => {
                 return Err(usage(
                     "--help has no effect in a job file",
                     "divvy submit --help",

@@ -210,7 +210,7 @@ mod tests {
 
     use super::*;
     use crate::args::{Verb, parse};
-    use crate::error_output::from_clap;
+    use crate::rejection::from_clap;
 
     /// The words as a shell would split them.
     pub(super) fn parsed(line: &str) -> Result<DaemonOptions> {

@@ -16,7 +16,7 @@ use divvy_api::v1::{Error, ErrorCode, Node};
 
 use crate::args::JobArgs;
 use crate::error_output::Result;
-use crate::{output, text, verbs};
+use crate::{call, output, text};
 
 /// Time for a daemon that another process starts to answer. Measuring contexts on a cold machine takes seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -65,8 +65,8 @@ impl DaemonWanted<'_> {
         let is_own =
             self.own || (called.is_systems() && !called.answers() && self.models().is_some());
         match is_own {
-            true => Ok(verbs::client_of(&Home::from_env().map_err(other)?.found())),
-            false => Ok(verbs::client_called(&called)),
+            true => Ok(call::client_of(&Home::from_env().map_err(other)?.found())),
+            false => Ok(call::client_called(&called)),
         }
     }
 }

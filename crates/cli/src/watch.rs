@@ -14,10 +14,10 @@ use rustix::process::{Signal, getpid, kill_process};
 use tokio::signal::unix::SignalKind;
 
 use crate::args::Format;
+use crate::call::signals::Signals;
 use crate::error_output::usage;
 use crate::output::{self, Stop, print, say};
 use crate::text;
-use crate::verbs::signals::Signals;
 
 /// What a list verb shows at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -8,7 +8,6 @@
 //! It is a client like any other: the daemon knows the user by the kernel's word, so roles and redaction hold. Every
 //! user of the machine can open the port. The token, new with each start and printed on stdout alone, keeps them out.
 
-mod address;
 mod call;
 mod proxy;
 mod server;
@@ -26,11 +25,9 @@ use divvy_web::gate::{Gate, WebHost};
 use divvy_web::token::Token;
 
 use crate::args::Web;
+use crate::call::signals::Signals;
 use crate::output::{Stop, print, say, view};
-use crate::render;
-use crate::verbs::signals::Signals;
-
-pub use address::WebAddress;
+use crate::render::{self, WebAddress};
 
 /// Serves the page until Ctrl-C.
 ///

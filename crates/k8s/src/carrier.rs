@@ -22,26 +22,19 @@ pub mod admission;
 pub mod assign;
 pub mod assignment;
 pub mod cluster_state;
-pub mod controller;
-mod kept;
-pub mod node;
+pub(crate) mod kept;
 pub mod node_affinity;
 pub mod pod;
 pub mod protocol;
-mod registration;
 pub mod share;
 pub mod units;
-
-mod plugin;
 
 use std::process::ExitCode;
 
 use divvy_api::v1::{Error, ErrorCode};
 use tokio::signal::unix::{SignalKind, signal};
 
-pub use registration::{is_plugin_socket, plugin_socket};
-
-use crate::error_output;
+use crate::base::error_output;
 
 /// The scheduling gate that a pod has until a GPU is found for it.
 pub const GATE: &str = "divvy.dev/carrier";

@@ -32,6 +32,7 @@ pub(crate) mod reason;
 mod reconcile;
 mod registration;
 mod reports;
+mod reservation;
 mod review;
 mod templates;
 mod tls;
@@ -52,18 +53,17 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 use tracing::info;
 
-pub use registration::{OPT_IN, PATH, Registration, webhooks};
+pub use registration::{PATH, Registration, webhooks};
 pub use review::{
     AdmissionDecision, AdmissionRequest, NoReview, RefusedAs, Rejection, answer, judge, question,
 };
 
-use crate::carrier;
+use crate::base::cluster::{self, ClusterError};
+use crate::base::pod_request::Steps;
+use crate::base::server;
+use crate::base::sharing::{CarrierNodes, Sharing};
+use crate::base::slices::inventory_of;
 use crate::carrier::pod::ReservationTemplate;
-use crate::cluster::{self, ClusterError};
-use crate::pod_request::Steps;
-use crate::server;
-use crate::sharing::{CarrierNodes, Sharing};
-use crate::slices::inventory_of;
 use dispatch::Dispatch;
 use identity::CertSource;
 use webhook::SharingMode;
@@ -247,10 +247,7 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
     };
     let carriers = match &args.carrier_image {
         Some(image) if args.carrier => {
-            let (shares, seen) = (
-                carrier::controller::shares(&client, &mut tasks),
-                ready.clone(),
-            );
+            let (shares, seen) = (reservation::shares(&client, &mut tasks), ready.clone());
             let listed = Arc::clone(&shares);
             tokio::spawn(async move {
                 listed.wait_until_listed().await;
@@ -261,7 +258,7 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
                     image: image.clone(),
                     nodes: args.carrier_nodes.clone().unwrap_or_default(),
                 };
-                let lead = carrier::controller::lead(client.clone(), common, leading.clone());
+                let lead = reservation::lead(client.clone(), common, leading.clone());
                 tasks.spawn(lead);
             }
             Some(webhook_of(SharingMode::Reservations(shares)))
@@ -303,7 +300,7 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
         (Some(claims), Some(carriers)) => Dispatch::Both {
             claims,
             carriers,
-            namespaces: carrier::controller::namespaces(&client, &mut tasks),
+            namespaces: reservation::namespaces(&client, &mut tasks),
             default: args.sharing,
         },
         (Some(webhook), None) => Dispatch::One {

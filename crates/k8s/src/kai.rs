@@ -26,7 +26,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tonic::service::Routes;
 
-use crate::cluster::{self, ClusterError};
+use crate::base::cluster::{self, ClusterError};
 use crate::node::agent::Agent;
 use crate::node::protocol::dra::dra_plugin_server::DraPluginServer;
 use crate::node::protocol::registration::registration_server::RegistrationServer;

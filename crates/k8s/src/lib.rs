@@ -12,30 +12,12 @@
 //! the label `clearml-injector/fraction`, limits `clear.ml/fraction-N`, the annotations `gpu-fraction` and `gpu-memory` of
 //! Run:ai and KAI, HAMi's `nvidia.com/gpumem`. Device classes alone serve `nvidia.com/gpu` and `nvidia.com/mig-*`.
 
-pub mod admin;
+pub mod base;
 pub mod carrier;
-pub mod claim;
-pub mod cluster;
 pub mod controller;
-pub mod doctor;
-pub mod error_output;
 pub mod extender;
 pub mod glue;
-pub mod inject;
 pub mod kai;
-pub mod kueue;
-pub(crate) mod metrics;
 pub mod node;
-pub mod pod_request;
-pub mod project;
-pub mod quantity;
-pub mod role;
-pub(crate) mod server;
-pub mod sharing;
-pub mod slices;
-pub mod submit;
-pub mod uninstall;
-pub mod views;
-pub mod why;
-pub mod workload;
-pub mod yaml;
+pub mod teams;
+pub mod tools;

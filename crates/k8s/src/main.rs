@@ -8,10 +8,10 @@ use std::process::ExitCode;
 use std::{fs, io};
 
 use clap::{CommandFactory as _, Parser, Subcommand};
-use divvy_k8s::{
-    admin, carrier, cluster, controller, doctor, error_output, extender, glue, kai, node, project,
-    submit, uninstall, views, why,
-};
+use divvy_k8s::base::{cluster, error_output};
+use divvy_k8s::teams::project;
+use divvy_k8s::tools::{admin, doctor, submit, uninstall, views, why};
+use divvy_k8s::{carrier, controller, extender, glue, kai, node};
 use tracing_subscriber::EnvFilter;
 
 /// Fractions of GPUs for pods, on the stock scheduler

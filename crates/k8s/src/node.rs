@@ -32,6 +32,7 @@ pub mod probe;
 pub mod protocol;
 mod reconcile;
 mod registration;
+pub mod reservation;
 mod sharing;
 pub(crate) mod sockets;
 
@@ -48,11 +49,9 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tonic::service::Routes;
 
-use crate::carrier;
-use crate::carrier::node::ReservationNode;
-use crate::cluster::{self, ClusterError};
-use crate::sharing::{CarrierNodes, Sharing};
-use crate::slices::publish::Publisher;
+use crate::base::cluster::{self, ClusterError};
+use crate::base::sharing::{CarrierNodes, Sharing};
+use crate::base::slices::publish::Publisher;
 use agent::Agent;
 use agent_poll::Wellness;
 use calls::CallCount;
@@ -64,6 +63,7 @@ use protocol::dra::dra_plugin_server::DraPluginServer;
 use protocol::health::dra_resource_health_server::DraResourceHealthServer;
 use protocol::registration::registration_server::RegistrationServer;
 use registration::Registrar;
+use reservation::ReservationNode;
 use sharing::NodeSharing;
 use sockets::SocketError;
 
@@ -265,7 +265,8 @@ async fn carry(
     signals: ShutdownSignals,
     (shutdown, alone, sharing): (Shutdown, Option<File>, Option<&NodeSharing<'_>>),
 ) -> Result<(), NodeError> {
-    let socket = carrier::plugin_socket(&args.kubelet_dir, args.instance.as_ref());
+    let socket =
+        reservation::registration::plugin_socket(&args.kubelet_dir, args.instance.as_ref());
     if let Some(address) = args.health_listen {
         let page = args.page(Arc::default());
         let registered = shutdown.registered.subscribe();
@@ -276,7 +277,7 @@ async fn carry(
     let (part, shares) =
         ReservationNode::new(client, agent, args.node_name.clone(), &args.kubelet_dir);
     let part = Arc::new(part);
-    let served = carrier::node::run(
+    let served = reservation::run(
         Arc::clone(&part),
         shares,
         &socket,
@@ -342,8 +343,8 @@ fn remove_stale(kubelet: &Path) {
     if let Some(folder) = driver_socket(kubelet, None).parent() {
         sockets::remove_stale(folder, registration::is_driver_socket);
     }
-    if let Some(folder) = carrier::plugin_socket(kubelet, None).parent() {
-        sockets::remove_stale(folder, carrier::is_plugin_socket);
+    if let Some(folder) = reservation::registration::plugin_socket(kubelet, None).parent() {
+        sockets::remove_stale(folder, reservation::registration::is_plugin_socket);
     }
 }
 

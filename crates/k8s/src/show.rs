@@ -5,10 +5,10 @@ use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
 use divvy_core::units::Bytes;
-use divvy_k8s::claim::Inventory;
-use divvy_k8s::inject::{InjectError, inject, inject_workload};
-use divvy_k8s::pod_request::{SkipReason, Steps};
-use divvy_k8s::yaml;
+use divvy_k8s::base::claim::Inventory;
+use divvy_k8s::base::inject::{InjectError, inject, inject_workload};
+use divvy_k8s::base::pod_request::{SkipReason, Steps};
+use divvy_k8s::base::yaml;
 use serde_json::Value;
 
 #[derive(clap::Args)]

@@ -15,11 +15,8 @@ use std::{fmt, io};
 
 use crate::compute::WrittenGate;
 use crate::kept;
-use crate::layout::{self, ControlFile, ControlGpu, GPUS, ID_BYTES};
+use crate::layout::{self, CONTROL_NAME, ControlFile, ControlGpu, GPUS, ID_BYTES, SLOTS_NAME};
 use crate::map::{self, Map, OpenError, word};
-
-pub(crate) const CONTROL_NAME: &str = "control";
-pub(crate) const SLOTS_NAME: &str = "slots";
 
 /// The limits of a slice, as the daemon decided them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

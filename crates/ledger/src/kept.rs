@@ -9,8 +9,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::control::{CONTROL_NAME, SLOTS_NAME};
-use crate::slice::Slice;
+use crate::layout::{CONTROL_NAME, SLOTS_NAME};
 
 /// A slice's files, open. Programs do not inherit them.
 #[derive(Debug)]
@@ -39,22 +38,6 @@ impl KeptFiles {
 /// What stands for the folder of a slice with this id: the descriptors that its job's supervisor keeps.
 pub fn folder(supervisor: u32, id: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{supervisor}/fd/{id}"))
-}
-
-/// The folder to open the slice with this id in: its own, or what stands for it where a name is gone and the supervisor
-/// keeps the files.
-pub fn find(dir: &Path, supervisor: u32, id: &str) -> PathBuf {
-    let is_gone = |name: &&str| {
-        let found = fs::symlink_metadata(dir.join(name));
-        found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
-    };
-    let kept = folder(supervisor, id);
-    // The pid may have become another process's since.
-    let is_kept = || Slice::open(&kept).is_ok_and(|slice| slice.spec().id == id);
-    match [CONTROL_NAME, SLOTS_NAME].iter().any(is_gone) && is_kept() {
-        true => kept,
-        false => dir.to_owned(),
-    }
 }
 
 /// Whether this stands for the folder of a slice.
@@ -100,6 +83,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::slice::Slice;
     use crate::{Control, GpuSpec, OpenError, Reader, SliceSpec};
 
     /// A slice, its files kept by this process, and its names gone.
@@ -136,8 +120,8 @@ mod tests {
         }
         assert!(Slice::open(&folder(me, "b")).is_err());
         let dir = root.path().join("a");
-        assert_eq!(find(&dir, me, "a"), folder(me, "a"));
-        assert_eq!(find(&dir, me, "b"), dir, "it is another's");
+        assert_eq!(Slice::find_folder(&dir, me, "a"), folder(me, "a"));
+        assert_eq!(Slice::find_folder(&dir, me, "b"), dir, "it is another's");
         // One ledger: readers from before, by name or by descriptor, see the process.
         assert_eq!(reader.read().unwrap().processes().len(), 1);
         assert!(matches!(

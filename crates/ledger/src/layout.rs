@@ -17,6 +17,9 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 /// Most GPUs in one slice.
 pub const GPUS: usize = 16;
+/// Names of the files of a slice.
+pub(crate) const CONTROL_NAME: &str = "control";
+pub(crate) const SLOTS_NAME: &str = "slots";
 /// Most processes in one slice at one time.
 pub const SLOTS: usize = 1024;
 /// Longest id of a slice, in bytes.

@@ -5,6 +5,8 @@
 //! that moves the slot from one state to another. The locks belong to the open file (OFD), not to the process, so they
 //! work across PID namespaces, and closing some other descriptor of the same file does not drop them.
 
+pub mod ofd;
+
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;

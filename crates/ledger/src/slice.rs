@@ -3,7 +3,8 @@
 //! This is the view of the daemon and of monitoring tools. A process that allocates joins ([`Slice::join`]) and from
 //! then on uses its [`crate::Slot`]. No descriptor is kept between calls; a frequent reader keeps a [`crate::Reader`].
 
-use std::fs::File;
+use std::fs::{self, File};
+use std::io;
 use std::mem::offset_of;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -11,10 +12,11 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::account::Word;
-use crate::control::{self, CONTROL_NAME, GpuSpec, SLOTS_NAME, SliceSpec};
+use crate::control::{self, GpuSpec, SliceSpec};
 use crate::kept;
 use crate::layout::{
-    Cell, GPUS, LIVE_WORDS, SHARED_WORDS, SLOTS, SharedLine, SliceGpu, SlotLines, SlotsFile, state,
+    CONTROL_NAME, Cell, GPUS, LIVE_WORDS, SHARED_WORDS, SLOTS, SLOTS_NAME, SharedLine, SliceGpu,
+    SlotLines, SlotsFile, state,
 };
 use crate::lock;
 use crate::map::{self, OpenError, word};
@@ -109,6 +111,22 @@ pub struct ProcessUsage {
 }
 
 impl Slice {
+    /// The folder to open the slice with this id in: its own, or what stands for it where a name is gone and the supervisor
+    /// keeps the files.
+    pub fn find_folder(dir: &Path, supervisor: u32, id: &str) -> PathBuf {
+        let is_gone = |name: &&str| {
+            let found = fs::symlink_metadata(dir.join(name));
+            found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
+        let kept = kept::folder(supervisor, id);
+        // The pid may have become another process's since.
+        let is_kept = || Self::open(&kept).is_ok_and(|slice| slice.spec().id == id);
+        match [CONTROL_NAME, SLOTS_NAME].iter().any(is_gone) && is_kept() {
+            true => kept,
+            false => dir.to_owned(),
+        }
+    }
+
     /// Opens the slice in `dir`.
     ///
     /// # Errors

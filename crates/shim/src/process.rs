@@ -28,7 +28,7 @@ use std::sync::atomic::{
 };
 
 use divvy_driver::sys::cuda::CUdevice;
-use divvy_ledger::{MOUNTED, OpenError, ProcessSlot, Slice, kept};
+use divvy_ledger::{MOUNTED, OpenError, ProcessSlot, Slice};
 
 use crate::account::ProcessAccount;
 use crate::compute;
@@ -224,7 +224,7 @@ pub fn open(folder: &Path) -> Result<Slice, OpenError> {
         return Slice::open(folder);
     };
     let job = std::env::var(JOB).unwrap_or_default();
-    let slice = Slice::open(&kept::find(folder, supervisor, &job))?;
+    let slice = Slice::open(&Slice::find_folder(folder, supervisor, &job))?;
     slice.set_supervisor(supervisor);
     Ok(slice)
 }

@@ -8,10 +8,12 @@
 //!                              Epilog: divvy-slurm epilog ─► releases the slice
 //! ```
 //! The plugin decides nothing: the record says what becomes of the tasks. Without a record no task starts. The crate
-//! is a file that ships, loaded by Slurm's own programs; [`spank`] is the fence around Slurm's C interface.
+//! is a file that ships, loaded by Slurm's own programs; [`plugin`] and [`spank`] are the fence around
+//! Slurm's C interface.
 
 pub mod hooks;
 pub mod mounts;
+pub mod plugin;
 pub mod record;
 pub mod spank;
 pub mod visible;

@@ -4,8 +4,7 @@
 //! allocation  what Slurm gave the job     scontrol -d show job
 //! gres        Slurm's GPUs of the node    slurmd -G
 //! amounts     both together: a part of each GPU
-//! daemon      the slice, held and released
-//! leftovers   slices of jobs that are gone
+//! daemon      the slice, held and released; slices of jobs that are gone
 //! ```
 
 mod allocation;
@@ -13,77 +12,17 @@ mod amounts;
 mod closing;
 mod config;
 mod daemon;
+mod environment;
 mod gpus;
 mod gres;
-mod leftovers;
 mod programs;
 
-use std::ffi::OsString;
-use std::path::PathBuf;
-
-use spank_divvy::hooks::FOR_PROLOG;
-use spank_divvy::record::{self, FOLDER, Outcome, Record, VERSION};
-use spank_divvy::visible::numbers;
+use spank_divvy::record::{self, Outcome, Record, VERSION};
 
 use config::{Config, WithoutDaemon, WithoutLimit};
 use daemon::{Daemon, Trouble};
+use environment::{HookEnvironment, node_name, records, variable};
 use programs::Programs;
-
-/// The environment that Slurm gives a Prolog or an Epilog.
-struct HookEnvironment {
-    job: u32,
-    uid: Option<u32>,
-    node: String,
-    has_gpus: bool,
-    gpu_memory: Option<u64>,
-}
-
-/// Reads a variable; an empty one is none.
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
-}
-
-impl HookEnvironment {
-    fn from_environment() -> Result<Self, String> {
-        Self::of(&variable)
-    }
-
-    fn of(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, String> {
-        let number = |name: &str| variable(name).and_then(|value| value.parse().ok());
-        let job = number("SLURM_JOB_ID")
-            .ok_or("SLURM_JOB_ID is not set: slurmd runs this command, as Prolog or Epilog")?;
-        let gpu_memory =
-            match variable(&format!("SPANK_{FOR_PROLOG}")) {
-                None => None,
-                Some(text) => Some(text.parse().map_err(|_| {
-                    format!("SPANK_{FOR_PROLOG} is {text:?}, not a number of bytes")
-                })?),
-            };
-        let gpus = variable("SLURM_JOB_GPUS").and_then(|list| numbers(&list));
-        Ok(Self {
-            job,
-            uid: number("SLURM_JOB_UID"),
-            node: node_name(variable),
-            has_gpus: gpus.is_some(),
-            gpu_memory,
-        })
-    }
-}
-
-/// The node's name in Slurm; elsewhere the machine's, up to its first dot.
-fn node_name(variable: &dyn Fn(&str) -> Option<String>) -> String {
-    variable("SLURMD_NODENAME").unwrap_or_else(|| {
-        let name = rustix::system::uname()
-            .nodename()
-            .to_string_lossy()
-            .into_owned();
-        name.split('.').next().unwrap_or_default().to_owned()
-    })
-}
-
-fn records() -> PathBuf {
-    std::env::var_os("DIVVY_SLURM_RECORDS").map_or_else(|| FOLDER.into(), PathBuf::from)
-}
 
 /// Holds the job's slice and leaves the record for the plugin. Slurm drains the node after an error, so an error is
 /// that of the node alone; everything else becomes a line in the job's output.
@@ -191,7 +130,8 @@ async fn release(job: u32) -> Result<(), Trouble> {
 pub async fn check() -> Result<(), String> {
     let config = Config::read()?;
     let daemon = Daemon::of(&config).map_err(|trouble| trouble.to_string())?;
-    let released = leftovers::release(&daemon, &Programs::new(&config), &node_name(&variable))
+    let released = daemon
+        .release_leftovers(&Programs::new(&config), &node_name(&variable))
         .await
         .map_err(|trouble| trouble.to_string())?;
     for job in released {
@@ -210,19 +150,6 @@ pub async fn after_step(job: u32) -> Result<(), String> {
     closing::say(&daemon, &programs, &config, job, &record.node)
         .await
         .map_err(|trouble| trouble.to_string())
-}
-
-/// Folders in which programs lie when Slurm starts a command without `PATH`.
-fn search_path() -> OsString {
-    let usual = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin:/opt/slurm/sbin";
-    match std::env::var_os("PATH") {
-        Some(mut path) if !path.is_empty() => {
-            path.push(":");
-            path.push(usual);
-            path
-        }
-        _ => usual.into(),
-    }
 }
 
 #[cfg(test)]

@@ -17,8 +17,8 @@ const SHOWN: [&str; 6] = [
     "crates/cli/src/args",
     "crates/api/src/v1",
     "crates/k8s/src/main.rs",
-    "crates/k8s/src/role.rs",
-    "crates/k8s/src/admin",
+    "crates/k8s/src/base/role.rs",
+    "crates/k8s/src/tools/admin",
     "xtask/src",
 ];
 

@@ -177,7 +177,7 @@ impl HeldSlice {
     ) -> Result<Box<Self>, SliceError> {
         let mut spec = cut.spec();
         let supervisor = supervisor.filter(|process| process.is_alive());
-        let found = supervisor.map(|process| kept::find(folder, process.pid, &spec.id));
+        let found = supervisor.map(|process| Slice::find_folder(folder, process.pid, &spec.id));
         let folder = found.as_deref().unwrap_or(folder);
         let found = Slice::open(folder).map(|slice| slice.spec().clone());
         if let Ok(found) = &found {

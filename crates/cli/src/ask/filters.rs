@@ -204,7 +204,7 @@ mod tests {
 
     use super::*;
     use crate::args::{Verb, parse};
-    use crate::error_output::from_clap;
+    use crate::rejection::from_clap;
 
     fn now() -> Timestamp {
         "2026-11-21T16:00:00Z".parse().unwrap()

@@ -1,7 +1,6 @@
 //! The address of the page.
 
-use super::View;
-use crate::web::WebAddress;
+use super::{View, WebAddress};
 
 /// Two lines to paste: into a browser, and before that into a shell of a laptop.
 pub fn web_address(addresses: &[WebAddress], _view: View) -> String {

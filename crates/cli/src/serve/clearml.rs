@@ -236,7 +236,7 @@ mod tests {
         ] {
             let words = words(line);
             let error = args::parse(&words).unwrap_err();
-            let hint = crate::error_output::from_clap(&error, &words).hint.unwrap();
+            let hint = crate::rejection::from_clap(&error, &words).hint.unwrap();
             assert!(
                 hint.contains("--docker 'IMAGE -v /data:/data'"),
                 "{line:?}: {hint}"
@@ -249,7 +249,7 @@ mod tests {
         ] {
             let words = words(line);
             let error = args::parse(&words).unwrap_err();
-            let hint = crate::error_output::from_clap(&error, &words).hint.unwrap();
+            let hint = crate::rejection::from_clap(&error, &words).hint.unwrap();
             assert!(!hint.contains("IMAGE -v"), "{line:?}: {hint}");
         }
         assert_eq!(

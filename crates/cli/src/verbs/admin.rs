@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use divvy_api::v1::{self, ErrorCode};
 use jiff::Zoned;
 
-use super::{Outcome, client};
 use crate::args::{Admin, AdminDrain, AdminGpu, AdminMig, AdminUndrain, Format, MigGc, MigPlan};
+use crate::call::{Outcome, client};
 use crate::error_output::usage;
 use crate::output::{print, say, view};
 use crate::{Backend, ask, render};

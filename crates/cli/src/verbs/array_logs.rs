@@ -132,12 +132,6 @@ impl Lines {
     }
 }
 
-/// Of an array the jobs in the order of their indices.
-pub fn in_order(mut jobs: Vec<Job>) -> Vec<Job> {
-    jobs.sort_by_key(|job| job.array.as_ref().map(|task| task.index));
-    jobs
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

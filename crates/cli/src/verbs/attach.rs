@@ -12,9 +12,9 @@ use tokio::signal::unix::SignalKind;
 
 use super::follow::Log;
 use super::reconnect::Reconnect;
-use super::signals::Signals;
-use super::{Outcome, client, files, one_job, stop_reasons, wait};
+use super::{files, stop_reasons, wait};
 use crate::args;
+use crate::call::{Outcome, client, one_job, signals::Signals};
 use crate::output::{progress, say};
 
 /// How long one question for the end may take.

@@ -7,8 +7,8 @@ use divvy_api::daemon::{ConfigError, Configured, DaemonOptions, ListenOptions, S
 use divvy_api::home::Home;
 use divvy_api::v1::{ConfigOrigin, ConfigReload, ConfigValue, Error, ErrorCode};
 
-use super::{Outcome, block_on, client};
 use crate::args::{self, ConfigVerb, Format};
+use crate::call::{Outcome, block_on, client};
 use crate::error_output;
 use crate::output::{self, print, say, view};
 use crate::{Backend, render};

@@ -9,11 +9,13 @@ use std::process::ExitCode;
 use divvy_api::v1::Runner;
 use divvy_core::docker::{self, words};
 
-use super::{Outcome, block_on, client, reference, run, submit};
+use super::{run, submit};
 use crate::args::{self, Verb};
+use crate::call::{Outcome, block_on, client, reference};
 use crate::container::{self, SLICE_FLAGS};
-use crate::error_output::{Result, from_clap, usage};
+use crate::error_output::{Result, usage};
 use crate::output::print;
+use crate::rejection::from_clap;
 use crate::start::DaemonWanted;
 use crate::{Backend, ask};
 

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode, Finding, FindingStatus, Gpu, Node, UnknownJob};
 
-use super::{Outcome, block_on, client};
+use crate::call::{Outcome, block_on, client};
 use crate::output::{print, view};
 use crate::{Backend, args, render};
 

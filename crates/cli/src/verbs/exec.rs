@@ -10,7 +10,7 @@ use rustix::termios::{self, OptionalActions, Termios};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::{Outcome, client, reference};
+use crate::call::{Outcome, client, reference};
 use crate::output::{Stop, print, say};
 use crate::{args, ask};
 

@@ -9,11 +9,12 @@ use divvy_api::v1::{Error, ErrorCode, Event, EventQuery, JobState};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use super::array_logs::{self, Lines, in_order};
+use super::array_logs::{self, Lines};
+use super::files;
 use super::reconnect::Reconnect;
-use super::{Outcome, client, files, reference};
 use crate::args::{Events, Format, Logs};
 use crate::ask::filters::moment;
+use crate::call::{Outcome, client, in_order, reference};
 use crate::error_output::usage;
 use crate::output::{Stop, print, say, view};
 use crate::render::{self, Item as _};

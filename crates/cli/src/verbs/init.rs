@@ -13,10 +13,10 @@ use divvy_api::daemon::{ConfigError, Configured, DaemonOptions, file};
 use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::QueueSpec;
 
-use super::Outcome;
 use super::config::{self, source};
 use crate::Backend;
 use crate::args::AdminInit;
+use crate::call::Outcome;
 use crate::error_output::{Result, usage};
 use crate::output::{print, say};
 use answers::Answers;

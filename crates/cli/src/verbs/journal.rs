@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use divvy_api::v1::JournalFile;
 
-use super::Outcome;
 use crate::args::{AdminJournal, JournalOf};
+use crate::call::Outcome;
 use crate::output::{print, view};
 use crate::{Backend, render};
 

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use super::{Outcome, client, reference};
 use crate::args::ReadJob;
+use crate::call::{Outcome, client, reference};
 use crate::output::{print, view};
 use crate::render;
 

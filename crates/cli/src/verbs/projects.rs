@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use divvy_api::v1::{Project, ProjectChange};
 use divvy_core::{Bytes, Gpus};
 
-use super::{Outcome, client};
 use crate::args::{AdminProject, Format, Look, ProjectArgs, RemoveProject};
 use crate::ask::terms::seconds;
+use crate::call::{Outcome, client};
 use crate::error_output::{Result, usage};
 use crate::output::{print, say, view};
 use crate::render;

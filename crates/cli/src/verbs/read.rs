@@ -10,10 +10,10 @@ use divvy_api::v1::{Error, ErrorCode, Job, JobQuery, JobState};
 use divvy_api::version;
 use jiff::Timestamp;
 
-use super::{Outcome, client, reference};
 use crate::Backend;
 use crate::args::{Format, Look, Ps, ReadJob};
 use crate::ask::filters;
+use crate::call::{Outcome, client, reference};
 use crate::output::{self, Stop, print, view};
 use crate::render::{self, Span};
 use crate::watch::{self, Shown};

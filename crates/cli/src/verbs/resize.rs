@@ -6,8 +6,8 @@ use divvy_api::client::Runs;
 use divvy_api::v1::{self, Error, ErrorCode};
 use divvy_core::command::program;
 
-use super::{Outcome, client, reference};
 use crate::args::{Advise, Format, Resize};
+use crate::call::{Outcome, client, reference};
 use crate::error_output::usage;
 use crate::output::{print, say, view};
 use crate::{ask, render};

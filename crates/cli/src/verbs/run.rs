@@ -13,9 +13,9 @@ use divvy_api::v1::{Error, Job, JobState, Runner, Submit};
 use jiff::Timestamp;
 
 use super::reconnect::Reconnect;
-use super::signals::Signals;
-use super::{Outcome, block_on, run_remote, stop_reasons, submit, wait};
+use super::{run_remote, stop_reasons, submit, wait};
 use crate::ask::program::NoProgram;
+use crate::call::{Outcome, block_on, signals::Signals};
 use crate::start::{self, DaemonWanted};
 use crate::{Backend, args, ask, error_output, output, render, text};
 

@@ -12,8 +12,8 @@ use divvy_api::v1::{Error, ErrorCode, Job, JobState, Runner, Submit};
 use super::follow::Log;
 use super::reconnect::Reconnect;
 use super::run::{POLL_WATCHED, follow_time, say_why};
-use super::signals::Signals;
-use super::{Outcome, stop_reasons, submit, wait};
+use super::{stop_reasons, submit, wait};
+use crate::call::{Outcome, signals::Signals};
 use crate::output::{self, LiveLine};
 use crate::start::DaemonWanted;
 

@@ -13,10 +13,10 @@ use divvy_api::client::{Act, Client};
 use divvy_api::v1::{Job, JobQuery, JobsChange};
 use jiff::Timestamp;
 
-use super::Outcome;
 use super::wait::said;
 use crate::args::{Cancel, Format};
 use crate::ask::filters;
+use crate::call::Outcome;
 use crate::error_output::{Result, usage};
 use crate::output::{self, Stop, print, say, view};
 use crate::{error_output, render, text};
@@ -195,7 +195,7 @@ mod tests {
 
     use super::*;
     use crate::args::{Verb, parse};
-    use crate::error_output::from_clap;
+    use crate::rejection::from_clap;
 
     /// The action and its arguments, as typed.
     fn typed(line: &str) -> Result<(Cancel, Action)> {

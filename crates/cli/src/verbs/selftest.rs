@@ -10,8 +10,8 @@ use divvy_api::client::Client;
 use divvy_api::v1::{Error, ErrorCode, Selftest};
 use divvy_core::Amount;
 
-use super::{Outcome, block_on, client};
 use crate::args;
+use crate::call::{Outcome, block_on, client};
 use crate::error_output::{Result, usage};
 use crate::output::{self, print, view};
 use crate::{Backend, render};

@@ -10,7 +10,8 @@ use divvy_api::proc;
 use divvy_api::v1::{Error, ErrorCode, JobState, Runner, Submit};
 
 use super::reconnect::Reconnect;
-use super::{Outcome, block_on, client, exec, one_job, run, stop_reasons, submit, wait};
+use super::{exec, run, stop_reasons, submit, wait};
+use crate::call::{Outcome, block_on, client, one_job};
 use crate::error_output::usage;
 use crate::output::{Stop, progress};
 use crate::start::{self, DaemonWanted};

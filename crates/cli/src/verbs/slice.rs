@@ -12,10 +12,10 @@ use divvy_api::v1::claim::{LONGEST_UID, is_uid};
 use divvy_api::v1::{Claim, ClaimDevice, ClaimEnd, Error, ErrorCode, HeldClaim, JobState};
 use divvy_core::{Amount, GpuUuid, Share};
 
-use super::{Outcome, block_on, called, client};
 use crate::Backend;
 use crate::args::{EnvFormat, Look, SliceCreate, SliceEnter, SliceEnv, SliceRm, SliceVerb};
 use crate::ask;
+use crate::call::{Outcome, block_on, called, client};
 use crate::error_output::{Result, usage};
 use crate::output::{print, say, view};
 use crate::{error_output, render, text, watch};

@@ -16,8 +16,8 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::{Outcome, called, client, client_called};
 use crate::args;
+use crate::call::{Outcome, called, client, client_called};
 use crate::error_output::{Result, usage};
 use crate::output;
 use crate::text;

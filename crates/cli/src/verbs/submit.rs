@@ -7,8 +7,9 @@ use std::process::ExitCode;
 use divvy_api::client::Client;
 use divvy_api::v1::{Error, ErrorCode, Job, Runner, Submit};
 
-use super::{Outcome, files};
+use super::files;
 use crate::args::Format;
+use crate::call::Outcome;
 use crate::error_output::Result;
 use crate::output::{print, say, view};
 use crate::start::DaemonWanted;

@@ -4,9 +4,9 @@ use divvy_api::client::Client;
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};
 
-use super::{Outcome, client};
 use crate::args::{Format, Usage};
 use crate::ask::filters::moment;
+use crate::call::{Outcome, client};
 use crate::output::{Stop, is_utf8, view};
 use crate::render::{self, Marks};
 use crate::text;

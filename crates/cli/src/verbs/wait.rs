@@ -8,8 +8,9 @@ use divvy_api::daemon::parse_duration;
 use divvy_api::v1::{EndReason, Error, ErrorCode, Job, JobState};
 
 use super::reconnect::Reconnect;
-use super::{Outcome, client, reference, select, stop_reasons};
+use super::{select, stop_reasons};
 use crate::args::{Cancel, Suspend, Wait};
+use crate::call::{Outcome, client, reference};
 use crate::error_output::{self, Result, usage};
 use crate::output::{self, print, view};
 use crate::{render, text};

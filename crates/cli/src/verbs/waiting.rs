@@ -3,10 +3,10 @@
 use divvy_api::v1::JobChange;
 
 use super::wait::act_on_each;
-use super::{Outcome, client};
 use crate::args::{AmountArgs, Cancel, Change, Move};
 use crate::ask;
 use crate::ask::terms;
+use crate::call::{Outcome, client};
 use crate::error_output::{Result, usage};
 
 pub async fn move_jobs(args: Move) -> Outcome {
@@ -88,7 +88,7 @@ mod tests {
 
     use super::*;
     use crate::args::{Verb, parse};
-    use crate::error_output::from_clap;
+    use crate::rejection::from_clap;
 
     /// What `divvy` and these words ask for.
     fn parse_change(line: &str) -> Result<JobChange> {

@@ -6,8 +6,8 @@ use divvy_api::v1::{
     Finding, FindingStatus, LimiterForm, Selftest, SelftestCheck, SelftestKind, SelftestResult,
 };
 use divvy_cli::args::{self, Format};
-use divvy_cli::error_output;
 use divvy_cli::render::{self, View};
+use divvy_cli::{error_output, rejection};
 use insta::assert_snapshot;
 
 fn view(width: usize) -> View {
@@ -184,7 +184,7 @@ fn words_that_do_not_go_together_are_refused() {
     let refused = |words: &[&str]| {
         let words: Vec<OsString> = words.iter().map(OsString::from).collect();
         let error = args::parse(&words).expect_err("these words mean nothing");
-        error_output::render(&error_output::from_clap(&error, &words), false)
+        error_output::render(&rejection::from_clap(&error, &words), false)
     };
     assert_snapshot!(
         "selftest_usage",

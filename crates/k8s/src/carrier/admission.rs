@@ -7,8 +7,8 @@ use json_patch::Patch;
 use serde_json::{Value, json};
 
 use super::{GATE, LABEL, LEAST, RESOURCE, units};
-use crate::inject::{drop_ours, entry, push};
-use crate::pod_request::{GPU, Refusal, Rules, Size, SkipReason, parse_pod_request};
+use crate::base::inject::{drop_ours, entry, push};
+use crate::base::pod_request::{GPU, Refusal, Rules, Size, SkipReason, parse_pod_request};
 
 /// The result of the mutation.
 #[derive(Clone, Debug, PartialEq)]
@@ -132,7 +132,7 @@ fn rounded(gpus: &[Size], count: usize) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pod_request::Steps;
+    use crate::base::pod_request::Steps;
 
     fn pod(labels: &Value, annotations: &Value, limits: &Value) -> Value {
         json!({

@@ -6,8 +6,8 @@ use sha2::{Digest, Sha256};
 
 use super::node_affinity::required;
 use super::{GATE, NAMESPACE, RESOURCE};
-use crate::pod_request::GPU;
-use crate::sharing::CarrierNodes;
+use crate::base::pod_request::GPU;
+use crate::base::sharing::CarrierNodes;
 
 /// The label that marks reservation pods.
 pub const RESERVATION_LABEL: (&str, &str) = ("app.kubernetes.io/component", "carrier");

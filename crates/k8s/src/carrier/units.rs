@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use divvy_core::units::Bytes;
 
-use crate::pod_request::Fraction;
+use crate::base::pod_request::Fraction;
 
 /// Of one GPU: the smallest part that ClearML's injector knows is one of them.
 pub const UNITS: u8 = 16;

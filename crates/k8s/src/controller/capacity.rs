@@ -10,8 +10,8 @@ use k8s_openapi::api::resource::v1::{Device, ResourceClaim, ResourceSlice};
 use kube::ResourceExt as _;
 
 use super::classes::classes_of;
-use crate::claim::{DRIVER, limited_to};
-use crate::slices::{FRACTION, MEMORY, MIG, TYPE, bytes};
+use crate::base::claim::{DRIVER, limited_to};
+use crate::base::slices::{FRACTION, MEMORY, MIG, TYPE, bytes};
 
 /// A GPU that is given out in parts, or as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,8 +15,8 @@ use kube::{Client, Resource as _, ResourceExt as _};
 
 use super::capacity::ClaimFacts;
 use super::templates::TemplateFacts;
-use crate::claim::DRIVER;
-use crate::cluster::{MANAGED_BY, is_missing};
+use crate::base::claim::DRIVER;
+use crate::base::cluster::{MANAGED_BY, is_missing};
 
 const MANAGER: &str = "divvy-controller";
 
@@ -157,8 +157,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::claim::Inventory;
-    use crate::slices::classes;
+    use crate::base::claim::Inventory;
+    use crate::base::slices::classes;
 
     fn wanted(profiles: &[&str]) -> Vec<DeviceClass> {
         let profiles = profiles

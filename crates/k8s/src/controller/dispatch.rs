@@ -8,8 +8,8 @@ use super::informers::Informer;
 use super::registration::PATH;
 use super::review::{AdmissionDecision, AdmissionRequest, NoReview, RefusedAs, answer, question};
 use super::webhook::Webhook;
-use crate::server::Service;
-use crate::sharing::{NoSharing, SHARING, Sharing, of_pod};
+use crate::base::server::Service;
+use crate::base::sharing::{NoSharing, SHARING, Sharing, of_pod};
 
 /// The webhooks of the modes that this cluster has.
 pub enum Dispatch {

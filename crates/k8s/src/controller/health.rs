@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
 
-use crate::metrics::{self, controller::METRICS};
+use crate::base::metrics::{self, controller::METRICS};
 
 /// The conditions for this replica to be ready.
 #[derive(Debug, Default)]

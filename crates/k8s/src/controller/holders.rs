@@ -16,10 +16,10 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::informers::{ChangeSignal, Informer, Intake, Key, paged};
-use crate::cluster::{chain, is_missing};
-use crate::inject::{CLAIM_TEMPLATES, recorded_claims};
-use crate::pod_request::Size;
-use crate::workload::{WORKLOADS, Workload};
+use crate::base::cluster::{chain, is_missing};
+use crate::base::inject::{CLAIM_TEMPLATES, recorded_claims};
+use crate::base::pod_request::Size;
+use crate::base::workload::{WORKLOADS, Workload};
 
 /// How long a kind that the cluster does not have, or does not let us read, is left alone. A cluster without the six kinds
 /// of operators costs two calls a minute so. A template that a new kind needs lives for an hour without any pod.

@@ -12,7 +12,7 @@ use kube::{Client, Resource as _};
 use tracing::info;
 
 use super::certificate::{Identity, MARGIN, Unfit};
-use crate::cluster::{MANAGED_BY, chain, is_already_exists, is_conflict, is_missing};
+use crate::base::cluster::{MANAGED_BY, chain, is_already_exists, is_conflict, is_missing};
 
 const BUNDLE: &str = "ca.crt";
 const CERTIFICATE: &str = "tls.crt";

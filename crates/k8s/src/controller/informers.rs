@@ -28,9 +28,9 @@ use super::capacity::ClaimFacts;
 use super::classes;
 use super::pending::{Pending, PodFields};
 use super::templates::TemplateFacts;
-use crate::claim::DRIVER;
-use crate::cluster::{MANAGED_BY, PAGE, chain};
-use crate::slices;
+use crate::base::claim::DRIVER;
+use crate::base::cluster::{MANAGED_BY, PAGE, chain};
+use crate::base::slices;
 
 /// Rings when something has changed.
 pub type ChangeSignal = watch::Sender<u64>;

@@ -11,7 +11,7 @@ use divvy_core::mig::MigProfile;
 use divvy_core::units::Bytes;
 use tokio::time::Instant;
 
-use crate::claim::Inventory;
+use crate::base::claim::Inventory;
 
 /// How long what has gone is remembered: longer than the reboot of a large server, inferred.
 const REMEMBERED: Duration = Duration::from_secs(3600);

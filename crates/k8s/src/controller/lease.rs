@@ -15,8 +15,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
-use crate::cluster::{error_message, is_already_exists, is_conflict, is_missing};
-use crate::metrics::controller::METRICS;
+use crate::base::cluster::{error_message, is_already_exists, is_conflict, is_missing};
+use crate::base::metrics::controller::METRICS;
 
 /// As client-go has them: a Lease of 15 s is renewed every 2 s, and given up when that has not worked for 10 s.
 pub const LENGTH: Duration = Duration::from_secs(15);

@@ -11,7 +11,7 @@ use kube::api::Api;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::watch_object;
 
-use crate::cluster::chain;
+use crate::base::cluster::chain;
 
 /// `None` until the configuration has been observed.
 #[derive(Debug, Default)]

@@ -5,8 +5,8 @@ use kube::ResourceExt as _;
 use kube::core::Object;
 use serde::{Deserialize, Serialize};
 
-use crate::inject::{ASKED, CLAIM, parse_request};
-use crate::pod_request::Size;
+use crate::base::inject::{ASKED, CLAIM, parse_request};
+use crate::base::pod_request::Size;
 
 /// The fields of a pod that show whether it waits for Divvy. A watch decodes no others: a pod may have a megabyte of them.
 pub type PodFields = Object<SpecFields, StatusFields>;

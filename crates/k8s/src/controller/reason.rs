@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use super::capacity::{Capacity, ClaimFacts, GpuCapacity, MigPlacementState};
 use super::pending::Pending;
-use crate::claim::{Inventory, Kind, Template};
-use crate::pod_request::Size;
-use crate::slices;
+use crate::base::claim::{Inventory, Kind, Template};
+use crate::base::pod_request::Size;
+use crate::base::slices;
 use divvy_core::units::Bytes;
 
 /// Holders that are named; an event has room for 1024 characters (`NoteLengthLimit`, events.k8s.io).
@@ -220,7 +220,7 @@ mod tests {
 
     use super::super::capacity::capacity;
     use super::*;
-    use crate::pod_request::Fraction;
+    use crate::base::pod_request::Fraction;
 
     fn part(device: &str, memory: &str) -> Value {
         json!({
@@ -284,7 +284,7 @@ mod tests {
         slices: &[ResourceSlice],
         claims: &[ClaimFacts],
     ) -> Option<String> {
-        let inventory = crate::slices::inventory_of(slices);
+        let inventory = crate::base::slices::inventory_of(slices);
         why(pod, own, &capacity(slices, claims), &inventory)
     }
 

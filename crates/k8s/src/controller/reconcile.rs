@@ -25,9 +25,9 @@ use super::pending::Pending;
 use super::reason::why;
 use super::workloads::{WaitingWorkload, WaitingWorkloads};
 use super::{classes, reports, templates};
-use crate::cluster::{chain, error_message};
-use crate::metrics::controller::{METRICS, Object, WaitingPods};
-use crate::slices;
+use crate::base::cluster::{chain, error_message};
+use crate::base::metrics::controller::{METRICS, Object, WaitingPods};
+use crate::base::slices;
 
 /// Nothing is looked at more often than this, however much happens.
 const PAUSE: Duration = Duration::from_millis(500);

@@ -11,16 +11,15 @@ use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::inject::CLAIM;
-use crate::pod_request::{
+use crate::base::inject::CLAIM;
+use crate::base::inject::OPT_IN;
+use crate::base::pod_request::{
     DEFAULT_SCHEDULER, DEVICES, FRACTION, FRACTION_LABEL, HAMI_MEMORY, HAMI_PERCENT, IMAGES, MEMORY,
 };
-use crate::workload::{WORKLOADS, Workload};
+use crate::base::workload::{WORKLOADS, Workload};
 
 /// Where the API server posts its questions.
 pub const PATH: &str = "/mutate";
-/// A namespace with this label takes part.
-pub const OPT_IN: (&str, &str) = ("divvy.dev/inject", "enabled");
 /// How long the API server waits for an answer, in seconds. Most calls need none of it; one that makes a template needs a call of its own.
 pub const TIMEOUT_SECONDS: u64 = 10;
 

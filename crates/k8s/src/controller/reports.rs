@@ -22,13 +22,13 @@ use tracing::{info, warn};
 
 use super::capacity::{ClaimFacts, newest};
 use super::informers::{Cache, LeaderCache};
-use crate::cluster::{error_message, for_each, is_missing};
-use crate::kueue::MARK;
-use crate::kueue::objects::{Kind, Project};
-use crate::kueue::status::{self, Usage};
-use crate::kueue::store;
-use crate::project::report::{DayReport, NAME, ProjectReport, ProjectReportSpec};
-use crate::slices::{MEMORY, bytes};
+use crate::base::cluster::{error_message, for_each, is_missing};
+use crate::base::slices::{MEMORY, bytes};
+use crate::teams::kueue::MARK;
+use crate::teams::kueue::objects::{Kind, Project};
+use crate::teams::kueue::status::{self, Usage};
+use crate::teams::kueue::store;
+use crate::teams::project::report::{DayReport, NAME, ProjectReport, ProjectReportSpec};
 
 /// A claim that lives shorter may be missed. Reading the caches costs no call.
 const SAMPLE: Duration = Duration::from_secs(10);

@@ -10,11 +10,11 @@ use json_patch::Patch;
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
+use crate::base::claim::{Inventory, NoTemplate, Template};
+use crate::base::inject::{InjectError, inject, inject_workload, strip_template};
+use crate::base::metrics::controller::ReviewResult;
+use crate::base::pod_request::{Refusal, Rules, SkipReason};
 use crate::carrier::admission::{GateError, gate};
-use crate::claim::{Inventory, NoTemplate, Template};
-use crate::inject::{InjectError, inject, inject_workload, strip_template};
-use crate::metrics::controller::ReviewResult;
-use crate::pod_request::{Refusal, Rules, SkipReason};
 
 const VERSION: &str = "admission.k8s.io/v1";
 

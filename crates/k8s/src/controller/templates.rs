@@ -21,11 +21,11 @@ use super::holders::Held;
 use super::informers::{Informer, Key};
 use super::owner::OwnerRef;
 use super::pending::Pending;
-use crate::claim::{Inventory, PREFIX, Template};
-use crate::cluster::{MANAGED_BY, error_message, is_already_exists, is_conflict, is_missing};
-use crate::metrics::controller::METRICS;
-use crate::pod_request::Size;
-use crate::quantity::Quantity;
+use crate::base::claim::{Inventory, PREFIX, Template};
+use crate::base::cluster::{MANAGED_BY, error_message, is_already_exists, is_conflict, is_missing};
+use crate::base::metrics::controller::METRICS;
+use crate::base::pod_request::Size;
+use crate::base::quantity::Quantity;
 
 /// When a pod was last admitted with it, RFC 3339.
 const LAST_USED: &str = "divvy.dev/last-used";

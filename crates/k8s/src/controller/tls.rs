@@ -23,9 +23,9 @@ use super::health::Ready;
 use super::identity::{CertSource, ensure_identity};
 use super::owner::OwnerRef;
 use super::registration::publish_ca_bundle;
-use crate::cluster::{chain, error_message};
-use crate::metrics::controller::METRICS;
-use crate::server::ServingCert;
+use crate::base::cluster::{chain, error_message};
+use crate::base::metrics::controller::METRICS;
+use crate::base::server::ServingCert;
 
 /// How often it is looked whether all is as it should be; whenever the configuration changes it is looked at once.
 const ROUND: Duration = Duration::from_secs(60);

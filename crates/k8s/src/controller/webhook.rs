@@ -16,10 +16,10 @@ use super::review::{
     question,
 };
 use super::templates::{TemplateError, Templates};
+use crate::base::metrics::controller::METRICS;
+use crate::base::pod_request::{Rules, Steps};
 use crate::carrier::cluster_state::sizes;
 use crate::carrier::share::GpuShare;
-use crate::metrics::controller::METRICS;
-use crate::pod_request::{Rules, Steps};
 
 /// The time limit for creating a template, below the API server's own timeout, so that the client gets the reason.
 const PATIENCE: Duration = Duration::from_secs(TIMEOUT_SECONDS - 2);

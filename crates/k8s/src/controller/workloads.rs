@@ -26,10 +26,10 @@ use tracing::{info, warn};
 
 use super::informers::{ChangeSignal, Informer, Intake, paged};
 use super::pending::SpecFields;
-use crate::cluster::chain;
-use crate::inject::CLAIM;
-use crate::kueue::status::{WorkloadState, text, workload_memory, workload_state};
-use crate::kueue::store::{Served, served, workloads};
+use crate::base::cluster::chain;
+use crate::base::inject::CLAIM;
+use crate::teams::kueue::status::{WorkloadState, text, workload_memory, workload_state};
+use crate::teams::kueue::store::{Served, served, workloads};
 
 /// How soon an installed Kueue is noticed.
 const LOOK: Duration = Duration::from_secs(60);

@@ -10,7 +10,7 @@ use tokio::runtime::Builder;
 use tokio::sync::{oneshot, watch};
 
 use super::{Extender, ExtenderError};
-use crate::server::{ServingCert, serve};
+use crate::base::server::{ServingCert, serve};
 
 /// Serves until `closed`; the receiver gets the end, and nothing after a panic.
 ///

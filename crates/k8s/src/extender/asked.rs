@@ -4,9 +4,9 @@ use divvy_packing::{ModelSet, Shape};
 use k8s_openapi::api::resource::v1::{DeviceRequest, DeviceSelector, ResourceClaim};
 
 use super::pod::Requests;
-use crate::claim::{DRIVER, FRACTION_CLASS, MEMORY_CLASS, limited_to};
-use crate::quantity::bytes;
-use crate::slices::MEMORY;
+use crate::base::claim::{DRIVER, FRACTION_CLASS, MEMORY_CLASS, limited_to};
+use crate::base::quantity::bytes;
+use crate::base::slices::MEMORY;
 
 /// Thousandths of a whole GPU.
 const WHOLE: u32 = 1000;
@@ -158,8 +158,8 @@ fn kind(class: &str, selectors: Option<&[DeviceSelector]>) -> Kind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::claim::{Inventory, Template};
-    use crate::pod_request::{Fraction, Size};
+    use crate::base::claim::{Inventory, Template};
+    use crate::base::pod_request::{Fraction, Size};
     use divvy_core::units::Bytes;
     use serde_json::json;
 

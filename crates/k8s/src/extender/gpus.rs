@@ -4,9 +4,9 @@ use divvy_core::units::Bytes;
 use divvy_packing::{GpuFree, Shape};
 use k8s_openapi::api::resource::v1::{Device, ResourceClaim, ResourceSlice};
 
+use crate::base::quantity::bytes;
+use crate::base::slices::{FRACTION, MEMORY, TYPE, WHOLE, least};
 use crate::controller::capacity::{ClaimFacts, capacity, newest};
-use crate::quantity::bytes;
-use crate::slices::{FRACTION, MEMORY, TYPE, WHOLE, least};
 
 /// Thousandths of a whole GPU.
 const WHOLE_MILLI: u64 = 1000;

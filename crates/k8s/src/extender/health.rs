@@ -8,8 +8,8 @@ use axum::http::StatusCode;
 use axum::routing::get;
 
 use super::Extender;
-use crate::metrics::extender::METRICS;
-use crate::metrics::page;
+use crate::base::metrics::page;
+use crate::extender::metrics::METRICS;
 
 /// The routes of the health port.
 pub fn router(extender: &Arc<Extender>, metrics: bool) -> Router {

@@ -13,7 +13,7 @@ use super::Extender;
 use super::chooser::Verdict;
 use super::store::Store;
 use super::trainer::Lesson;
-use crate::metrics::extender::METRICS;
+use crate::extender::metrics::METRICS;
 
 /// How often the extender counts requests, and starts a training that is due.
 const TICK: Duration = Duration::from_secs(5);

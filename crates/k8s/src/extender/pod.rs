@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use kube::ResourceExt as _;
 
-use crate::quantity::Quantity;
+use crate::base::quantity::Quantity;
 
 /// Namespace and name of an object.
 pub type Key = (String, String);

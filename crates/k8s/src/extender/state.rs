@@ -12,7 +12,7 @@ use super::pod::PodFacts;
 use super::status::Status;
 use super::trainer::Lesson;
 use super::view::View;
-use crate::metrics::extender::METRICS;
+use crate::extender::metrics::METRICS;
 
 /// A table is trained anew after this time, if requests came meanwhile.
 const OLD: Duration = Duration::from_secs(24 * 3600);

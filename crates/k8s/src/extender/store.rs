@@ -8,7 +8,7 @@ use tracing::{info, warn};
 
 use super::history::History;
 use super::status::Status;
-use crate::cluster::error_message;
+use crate::base::cluster::error_message;
 
 /// The key of the history.
 const HISTORY: &str = "history.json";

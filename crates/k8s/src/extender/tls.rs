@@ -10,10 +10,10 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::ExtenderError;
-use crate::cluster::chain;
+use crate::base::cluster::chain;
+use crate::base::server::ServingCert;
 use crate::controller::certificate::Identity;
 use crate::controller::identity::{CertSource, IdentityError, ensure_identity};
-use crate::server::ServingCert;
 
 /// How often the certificate is read again, and renewed if that is due.
 const ROUND: Duration = Duration::from_secs(60);

@@ -17,9 +17,9 @@ use super::asked::Asked;
 use super::assumed::{Assumed, Confirmed};
 use super::gpus;
 use super::pod::{Key, PodFacts, Requests, allocatable};
-use crate::claim::FRACTION_CLASS;
+use crate::base::claim::FRACTION_CLASS;
+use crate::base::slices::stripped;
 use crate::controller::capacity::ClaimFacts;
-use crate::slices::stripped;
 
 /// Why a pod gets no node from the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,9 +16,9 @@ use tokio::task::JoinSet;
 use super::Extender;
 use super::pod::PodFacts;
 use super::view::View;
-use crate::claim::DRIVER;
+use crate::base::claim::DRIVER;
 use crate::controller::informers::{Key, follow, paged};
-use crate::metrics::extender::METRICS;
+use crate::extender::metrics::METRICS;
 
 /// The kinds that are watched. The extender is ready when all of them are listed.
 pub const KINDS: usize = 5;

@@ -78,7 +78,7 @@ impl Drop for Memory {
 enum OperationError {
     #[error(transparent)]
     Server(#[from] ServerError),
-    #[error("the Kubernetes API: {}", crate::cluster::error_message(.0))]
+    #[error("the Kubernetes API: {}", crate::base::cluster::error_message(.0))]
     Cluster(#[from] kube::Error),
 }
 

@@ -75,7 +75,7 @@ async fn read(context: &GlueContext, record: &mut Record, pod: &Pod) -> Read {
     };
     let stream = match context.objects.log(pod, last).await {
         Ok(stream) => stream,
-        Err(error) => return Read::Failed(crate::cluster::error_message(&error)),
+        Err(error) => return Read::Failed(crate::base::cluster::error_message(&error)),
     };
     let mut stream = stream.lines();
     let mut lines = Lines::new(&record.task, 0, true);

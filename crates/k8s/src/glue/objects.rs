@@ -11,8 +11,8 @@ use kube::api::{
 use serde_json::json;
 
 use super::record::{Record, name, selector};
-use crate::claim::NoTemplate;
-use crate::cluster::error_message;
+use crate::base::claim::NoTemplate;
+use crate::base::cluster::error_message;
 
 /// Kueue's object for a pod that it holds back.
 const WORKLOAD: (&str, &str, &str) = ("kueue.x-k8s.io", "v1beta2", "Workload");

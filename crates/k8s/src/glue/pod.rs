@@ -60,7 +60,7 @@ pub struct TaskPodSpec<'a> {
 pub fn manifest(text: &str) -> Result<Value, InvalidValue> {
     let at = "the pod template";
     let wrong = |why: String| InvalidValue::new(at, &why);
-    let pod = crate::yaml::parse(text).map_err(|error| wrong(error.to_string()))?;
+    let pod = crate::base::yaml::parse(text).map_err(|error| wrong(error.to_string()))?;
     let mut pod = serde_json::to_value(pod).map_err(|error| wrong(error.to_string()))?;
     if !pod.is_object() {
         return Err(InvalidValue::new(at, "must be a Pod"));

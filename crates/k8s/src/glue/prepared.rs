@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::record::{Logged, Record, holder};
 use super::values::{InvalidValue, Problems, Queue, Values};
 use super::{Args, GlueError, pod, task_state};
-use crate::pod_request::{Steps, parse_pod_request};
+use crate::base::pod_request::{Steps, parse_pod_request};
 
 /// The content of the files.
 pub struct Prepared {

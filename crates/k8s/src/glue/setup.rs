@@ -39,9 +39,9 @@ pub async fn set_up(args: &Args, prepared: Prepared) -> Result<(GlueContext, Gat
     }
     let setup = Setup::read(&settings.tree, &asked, vars.clone())?;
 
-    let client = crate::cluster::client()
+    let client = crate::base::cluster::client()
         .await
-        .map_err(|error| GlueError::Cluster(crate::cluster::chain(&error)))?;
+        .map_err(|error| GlueError::Cluster(crate::base::cluster::chain(&error)))?;
     let namespace = args
         .namespace
         .clone()

@@ -270,7 +270,7 @@ fn quantities(at: &str, value: &Value, problems: &mut Problems) -> Value {
         if value.is_null() {
             return (name.clone(), Value::Null);
         }
-        if let Err(error) = crate::quantity::Quantity::of(value) {
+        if let Err(error) = crate::base::quantity::Quantity::of(value) {
             let at = format!("{at}.{name}");
             problems.add(InvalidValue::new(&at, &error.to_string()));
         }

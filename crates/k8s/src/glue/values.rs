@@ -12,7 +12,7 @@ use serde_json::Value;
 use yaml_serde::Value as Yaml;
 
 use super::template::{self, File, Template};
-use crate::yaml;
+use crate::base::yaml;
 
 /// The served queues and their settings.
 #[derive(Clone, Debug, PartialEq)]

@@ -14,7 +14,7 @@ use divvy_api::v1::ClaimDevice;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
-use crate::pod_request::{FRACTION, Fraction, FractionError, MEMORY};
+use crate::base::pod_request::{FRACTION, Fraction, FractionError, MEMORY};
 
 /// The label of a pod on a shared GPU, and of the reservation pod that holds it: the GPU's group.
 const GROUP: &str = "runai-gpu-group";

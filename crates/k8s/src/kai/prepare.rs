@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 
 use super::DRIVER;
 use super::placement::{Misplaced, placement};
-use crate::cluster;
+use crate::base::cluster;
 use crate::node::agent::Agent;
 use crate::node::claim_lock::KeyedMutex;
 use crate::node::protocol::dra::dra_plugin_server::DraPlugin;

@@ -7,7 +7,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 
 use super::DRIVER;
-use crate::cluster;
+use crate::base::cluster;
 
 /// Tickets of a node, one for each pod with a fraction: as many as one ResourceSlice takes (`ResourceSliceMaxDevices`,
 /// resource.k8s.io/v1), and more than the 110 pods that kubelet runs by default.

@@ -8,9 +8,9 @@ use divvy_api::v1;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use crate::base::slices::{self, Health};
 use crate::node::plugin::DraDriver;
 use crate::node::protocol::health::HealthStatus;
-use crate::slices::{self, Health};
 
 /// Between two questions, each one call on this machine.
 const LOOK: Duration = Duration::from_secs(5);
@@ -78,7 +78,7 @@ mod tests {
     use divvy_core::units::Bytes;
 
     use super::*;
-    use crate::slices::{Gpu, Offer};
+    use crate::base::slices::{Gpu, Offer};
 
     fn gpu(uuid: &str, health: Health) -> Gpu {
         Gpu {

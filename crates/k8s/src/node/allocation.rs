@@ -14,9 +14,9 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use serde_json::Value;
 
-use crate::claim::{COMPUTE_PARAMETER, DRIVER};
+use crate::base::claim::{COMPUTE_PARAMETER, DRIVER};
+use crate::base::slices::{self, DeviceAllocation, MEMORY, NoDevice};
 use crate::node::protocol::dra;
-use crate::slices::{self, DeviceAllocation, MEMORY, NoDevice};
 
 /// `strict=0.125`, with room for digits that mean nothing.
 const LONGEST_COMPUTE: usize = 32;
@@ -246,7 +246,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::slices::{Gpu, Health, Offer};
+    use crate::base::slices::{Gpu, Health, Offer};
 
     const A: &str = "gpu-aaaa";
     const B: &str = "gpu-bbbb";

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 
-use crate::claim::DRIVER;
+use crate::base::claim::DRIVER;
 
 /// Tells.
 #[derive(Clone)]

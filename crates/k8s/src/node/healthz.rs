@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 use tokio::sync::watch;
 
 use super::metrics::NodePage;
-use crate::{metrics, server};
+use crate::base::{metrics, server};
 
 /// Answers `GET /healthz` for as long as the program runs: 200 while all these sockets have a listener. `GET /readyz`
 /// is 200 once kubelet has registered this driver: only then may a rolling update end the one before it.

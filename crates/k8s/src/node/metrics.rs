@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use super::agent::of_clusters;
 use super::incidents::pods;
 use super::page::{ClaimLabels, labelled};
-use crate::metrics::driver::{self, ClaimPods};
+use crate::base::metrics::driver::{self, ClaimPods};
 
 /// Below the 10 s after which Prometheus gives a scrape up (`scrape_timeout`).
 const PATIENCE: Duration = Duration::from_secs(4);

@@ -16,8 +16,9 @@ use kube::api::GetParams;
 use kube::{Api, Client};
 use tonic::{Request, Response, Status};
 
-use crate::cluster;
-use crate::metrics::driver::{self, Operation};
+use crate::base::cluster;
+use crate::base::metrics::driver::{self, Operation};
+use crate::base::slices;
 use crate::node::agent::Agent;
 use crate::node::allocation::{self, Unprepared};
 use crate::node::calls::CallCount;
@@ -31,7 +32,6 @@ use crate::node::protocol::dra::{
     NodePrepareResourcesResponse, NodeUnprepareResourceResponse, NodeUnprepareResourcesRequest,
     NodeUnprepareResourcesResponse,
 };
-use crate::slices;
 
 /// The driver on a node.
 pub struct DraDriver {

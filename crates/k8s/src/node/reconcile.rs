@@ -146,7 +146,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::claim::DRIVER;
+    use crate::base::claim::DRIVER;
 
     fn claim(status: serde_json::Value) -> ResourceClaim {
         let claim = json!({

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-use crate::claim::DRIVER;
+use crate::base::claim::DRIVER;
 use crate::node::protocol::registration::registration_server::Registration;
 use crate::node::protocol::registration::{
     InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,

@@ -14,13 +14,13 @@ use kube::Client;
 use kube::api::{Api, ListParams};
 use tokio::time::{Instant, sleep};
 
+use crate::base::sharing::{CarrierNodes, Sharing, Uses};
+use crate::base::slices::publish::Publisher;
 use crate::carrier::NAMESPACE;
 use crate::carrier::assignment::PREFIX;
 use crate::carrier::share::GpuShare;
 use crate::node::agent::Agent;
 use crate::node::events::{EventTarget, Events, Kind};
-use crate::sharing::{CarrierNodes, Sharing, Uses};
-use crate::slices::publish::Publisher;
 
 /// Between two looks at the labels: a mode changes seldom, and a look is one call.
 const LOOK: Duration = Duration::from_secs(10);

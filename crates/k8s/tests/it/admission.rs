@@ -1,9 +1,9 @@
 //! What becomes of pods in all the languages that people have for parts of GPUs.
 
 use divvy_core::units::Bytes;
-use divvy_k8s::claim::Inventory;
-use divvy_k8s::inject::{Injection, inject, strip_template};
-use divvy_k8s::pod_request::{SkipReason, Steps};
+use divvy_k8s::base::claim::Inventory;
+use divvy_k8s::base::inject::{Injection, inject, strip_template};
+use divvy_k8s::base::pod_request::{SkipReason, Steps};
 use serde_json::{Value, json};
 
 fn yaml(text: &str) -> Value {

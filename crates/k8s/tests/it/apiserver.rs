@@ -219,7 +219,7 @@ impl ApiServer {
     }
 
     pub fn client(&self) -> kube::Client {
-        divvy_k8s::cluster::use_ring();
+        divvy_k8s::base::cluster::use_ring();
         let mut config = kube::Config::new(self.url().parse().unwrap());
         config.default_namespace = "divvy-system".to_owned();
         kube::Client::try_from(config).unwrap()

@@ -9,8 +9,8 @@ mod typed;
 
 use std::collections::BTreeSet;
 
+use divvy_k8s::base::workload::WORKLOADS;
 use divvy_k8s::controller::{Registration, webhooks};
-use divvy_k8s::workload::WORKLOADS;
 use divvy_testkit::Bounded as _;
 use serde_json::{Value, json};
 
@@ -638,7 +638,7 @@ fn the_charts_definition_of_project_reports_is_up_to_date() {
         env!("CARGO_MANIFEST_DIR"),
         "/../../deploy/helm/divvy/templates/controller/projectreport.yaml"
     );
-    let text = yaml_serde::to_string(&divvy_k8s::project::report::definition()).unwrap();
+    let text = yaml_serde::to_string(&divvy_k8s::teams::project::report::definition()).unwrap();
     let labelled = text.replacen(
         "  name: projectreports.divvy.dev\n",
         "  name: projectreports.divvy.dev\n  labels: {{- include \"divvy.labels\" . | nindent 4 }}\n",

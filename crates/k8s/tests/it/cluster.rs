@@ -14,7 +14,7 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use serde_json::json;
 
 use apiserver::ApiServer;
-use divvy_k8s::cluster::{self, is_already_exists, is_conflict, is_missing};
+use divvy_k8s::base::cluster::{self, is_already_exists, is_conflict, is_missing};
 
 fn config_map(name: &str) -> ConfigMap {
     serde_json::from_value(

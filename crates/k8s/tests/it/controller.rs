@@ -92,7 +92,7 @@ async fn refusals_and_warnings_reach_whoever_makes_the_pod_and_a_dry_run_makes_n
     third.metadata.labels =
         Some([("clearml-injector/fraction".to_owned(), "0.3".to_owned())].into());
     let refused = cluster.create(&third).await.unwrap_err();
-    let refused = divvy_k8s::cluster::error_message(&refused);
+    let refused = divvy_k8s::base::cluster::error_message(&refused);
     assert!(refused.contains("`0.3` is not one of 0.0625"), "{refused}");
     let dry = PostParams {
         dry_run: true,
@@ -202,7 +202,7 @@ async fn without_a_webhook_marked_pods_are_refused_by_its_name_and_others_made()
     replica.serves(&cluster.server);
     drop(replica);
     let refused = cluster.create(&marked("train")).await.unwrap_err();
-    let refused = divvy_k8s::cluster::error_message(&refused);
+    let refused = divvy_k8s::base::cluster::error_message(&refused);
     assert!(refused.contains("pods.inject.divvy.dev"), "{refused}");
     cluster.create(&plain("web")).await.unwrap();
     let mut theirs = marked("theirs");
@@ -430,7 +430,7 @@ async fn a_template_that_says_something_else_is_replaced_and_a_strangers_refused
         assert!(number < 1000, "it is never refused");
         let pod = marked(&format!("third-{number}"));
         if let Err(refused) = cluster.create(&pod).await {
-            let refused = divvy_k8s::cluster::error_message(&refused);
+            let refused = divvy_k8s::base::cluster::error_message(&refused);
             assert!(
                 refused.contains(name) && refused.contains("not Divvy's"),
                 "{refused}"
@@ -462,7 +462,7 @@ async fn burst(cluster: &Cluster, name: &str, each: usize) -> Vec<String> {
             let made = cluster.create(&pod).await;
             refused.extend(
                 made.err()
-                    .map(|error| divvy_k8s::cluster::error_message(&error)),
+                    .map(|error| divvy_k8s::base::cluster::error_message(&error)),
             );
         }
         refused

@@ -5,9 +5,9 @@ use std::io::Write as _;
 use std::process::{Command, Output};
 
 use divvy_core::units::Bytes;
-use divvy_k8s::claim::Inventory;
-use divvy_k8s::inject::inject;
-use divvy_k8s::pod_request::{SkipReason, Steps};
+use divvy_k8s::base::claim::Inventory;
+use divvy_k8s::base::inject::inject;
+use divvy_k8s::base::pod_request::{SkipReason, Steps};
 use divvy_testkit::Bounded as _;
 use serde::Deserialize as _;
 use serde_json::{Value, json};

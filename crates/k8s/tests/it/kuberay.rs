@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use divvy_core::units::Bytes;
-use divvy_k8s::claim::Inventory;
-use divvy_k8s::inject::inject_workload;
-use divvy_k8s::pod_request::Steps;
-use divvy_k8s::slices::classes;
-use divvy_k8s::workload::Workload;
+use divvy_k8s::base::claim::Inventory;
+use divvy_k8s::base::inject::inject_workload;
+use divvy_k8s::base::pod_request::Steps;
+use divvy_k8s::base::slices::classes;
+use divvy_k8s::base::workload::Workload;
 use serde_json::Value;
 
 const PAGE: &str = include_str!("../../../../docs/kuberay.md");

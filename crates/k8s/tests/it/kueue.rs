@@ -7,7 +7,7 @@ use crate::apiserver::ApiServer;
 
 use std::process::{Child, Command, Output, Stdio};
 
-use divvy_k8s::claim::DRIVER;
+use divvy_k8s::base::claim::DRIVER;
 use divvy_testkit::Bounded as _;
 use serde_json::{Value, json};
 

@@ -8,9 +8,9 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Child, Command, Output, Stdio};
 
 use divvy_core::units::Bytes;
-use divvy_k8s::claim::{DRIVER, FRACTION_CLASS, Inventory, MEMORY_CLASS};
-use divvy_k8s::inject::inject;
-use divvy_k8s::pod_request::Steps;
+use divvy_k8s::base::claim::{DRIVER, FRACTION_CLASS, Inventory, MEMORY_CLASS};
+use divvy_k8s::base::inject::inject;
+use divvy_k8s::base::pod_request::Steps;
 use divvy_testkit::Bounded as _;
 use serde_json::{Value, json};
 

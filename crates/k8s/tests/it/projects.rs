@@ -4,7 +4,7 @@
 use crate::apiserver::Cut;
 use crate::kueue::{Cluster, faults};
 
-use divvy_k8s::project::report;
+use divvy_k8s::teams::project::report;
 use divvy_testkit::Bounded as _;
 use serde_json::{Value, json};
 

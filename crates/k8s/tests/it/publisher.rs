@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use divvy_api::v1;
-use divvy_k8s::slices::publish::Publisher;
+use divvy_k8s::base::slices::publish::Publisher;
 use divvy_testkit::join;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -79,7 +79,7 @@ impl Published {
         let (says, hears) = watch::channel(gpus);
         let url = self.server.url();
         let publish = async move {
-            divvy_k8s::cluster::use_ring();
+            divvy_k8s::base::cluster::use_ring();
             let config = kube::Config::new(url.parse().unwrap());
             let client = kube::Client::try_from(config).unwrap();
             Publisher::new(client, "a").run(hears).await;

@@ -7,10 +7,10 @@
 mod standards;
 
 use divvy_core::units::Bytes;
-use divvy_k8s::claim::{Inventory, Template};
+use divvy_k8s::base::claim::{Inventory, Template};
+use divvy_k8s::base::pod_request::{Rules, SkipReason, Steps, parse_pod_request};
+use divvy_k8s::base::workload::WORKLOADS;
 use divvy_k8s::controller::{AdmissionDecision, NoReview, Registration, answer, judge, question};
-use divvy_k8s::pod_request::{Rules, SkipReason, Steps, parse_pod_request};
-use divvy_k8s::workload::WORKLOADS;
 use k8s_openapi::ByteString;
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -4,7 +4,7 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use divvy_k8s::claim::DRIVER;
+use divvy_k8s::base::claim::DRIVER;
 use divvy_testkit::Bounded as _;
 use serde_json::{Value, json};
 

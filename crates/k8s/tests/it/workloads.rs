@@ -1,10 +1,10 @@
 //! What becomes of workloads: claims in their pod templates, and what an update may do to them.
 
 use divvy_core::units::Bytes;
-use divvy_k8s::claim::Inventory;
-use divvy_k8s::inject::{CLAIM_TEMPLATES, WorkloadInjection, inject, inject_workload};
-use divvy_k8s::pod_request::{Rules, SkipReason, Steps};
-use divvy_k8s::workload::{ClaimRule, WORKLOADS, Workload};
+use divvy_k8s::base::claim::Inventory;
+use divvy_k8s::base::inject::{CLAIM_TEMPLATES, WorkloadInjection, inject, inject_workload};
+use divvy_k8s::base::pod_request::{Rules, SkipReason, Steps};
+use divvy_k8s::base::workload::{ClaimRule, WORKLOADS, Workload};
 use serde_json::{Value, json};
 
 fn inventory(sizes: &[u64]) -> Inventory {

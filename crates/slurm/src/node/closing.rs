@@ -6,8 +6,8 @@ use spank_divvy::record::Reported;
 
 use super::config::Config;
 use super::daemon::{Daemon, Trouble};
+use super::environment::records;
 use super::programs::Programs;
-use super::records;
 
 /// Prints a line for each GPU on which memory was refused since the last step, and updates the comment.
 pub async fn say(

@@ -10,12 +10,13 @@ use divvy_api::home::Home;
 use divvy_api::v1::{Bypass, BypassAction, Claim, ClaimDevice, Error, ErrorCode, Gpu, HeldClaim};
 use divvy_core::Bytes;
 use serde::Deserialize;
-use spank_divvy::record::Access;
+use spank_divvy::record::{self, Access};
 
 use super::amounts::Part;
 use super::config::{Config, WithoutLimit};
+use super::environment::{HookEnvironment, records, search_path};
+use super::gpus;
 use super::programs::Programs;
-use super::{HookEnvironment, gpus, leftovers, search_path};
 
 /// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(300);
@@ -105,7 +106,8 @@ impl Daemon {
             // A slice of an earlier job holds the memory, perhaps because its Epilog was lost.
             if error.code == ErrorCode::WouldWait && Instant::now() >= look_again {
                 look_again = Instant::now() + BETWEEN_LOOKS;
-                if leftovers::release(self, programs, &told.node)
+                if self
+                    .release_leftovers(programs, &told.node)
                     .await
                     .is_ok_and(|jobs| !jobs.is_empty())
                 {
@@ -213,6 +215,41 @@ impl Daemon {
                 done => return done,
             }
         }
+    }
+
+    /// Releases slices of jobs that Slurm no longer has on the node, and answers their jobs: their Epilog was lost, or
+    /// found no daemon. Slices of others are left alone.
+    ///
+    /// # Errors
+    /// When the daemon or slurmctld does not answer; then nothing is released.
+    pub async fn release_leftovers(
+        &self,
+        programs: &Programs,
+        node: &str,
+    ) -> Result<Vec<u32>, Trouble> {
+        // First what is there, then what runs: a job that begins between the two is in the second list alone.
+        let held: Vec<u32> = self
+            .client
+            .claims()
+            .await?
+            .iter()
+            .filter_map(job_of)
+            .collect();
+        let folder = records();
+        let recorded = record::jobs(&folder);
+        if held.is_empty() && recorded.is_empty() {
+            return Ok(Vec::new());
+        }
+        let running = programs.jobs_on(node).map_err(Trouble::Refused)?;
+        for job in recorded.iter().filter(|job| !running.contains(job)) {
+            record::remove(&folder, *job);
+        }
+        let mut released = Vec::new();
+        for job in held.into_iter().filter(|job| !running.contains(job)) {
+            self.release(job).await?;
+            released.push(job);
+        }
+        Ok(released)
     }
 
     /// Releases the slice of a job; one that is not there is fine.

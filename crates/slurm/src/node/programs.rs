@@ -12,7 +12,7 @@ use divvy_api::proc;
 use rustix::process::geteuid;
 
 use super::config::Config;
-use super::search_path;
+use super::environment::search_path;
 
 /// How many processes lie between this one and slurmd at most: shells of a site's own Prolog.
 const ANCESTORS: usize = 8;

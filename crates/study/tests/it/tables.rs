@@ -4,8 +4,8 @@
 use std::ffi::OsString;
 
 use divvy_cli::args::{self, Format};
-use divvy_cli::error_output;
 use divvy_cli::render::{Item, View, list};
+use divvy_cli::{error_output, rejection};
 use divvy_study::render::{
     self, Figure, Packing, PackingKinds, PackingPoint, PackingScene, PackingTiming, Ratio, Spread,
     WaitDifference, WaitFigures, WaitForecast, WaitRow, WaitScene,
@@ -242,7 +242,7 @@ fn flags_with_wrong_values_are_refused_with_what_to_write() {
     let refused = |line: &str| {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         let error = args::parse(&words).expect_err("a value is wrong");
-        error_output::render(&error_output::from_clap(&error, &words), false)
+        error_output::render(&rejection::from_clap(&error, &words), false)
     };
     let told = [
         "divvy simulate --policy best-fi",

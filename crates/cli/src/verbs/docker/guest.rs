@@ -17,8 +17,9 @@ use divvy_api::v1::{Container, Error, ErrorCode, JobState, Runner, Starter, Subm
 use divvy_core::docker::{self, Mount, paths};
 
 use super::super::run::{StartWait, wait_for_turn};
-use super::super::{Outcome, block_on, submit, wait};
+use super::super::{submit, wait};
 use super::{help, slice_flags};
+use crate::call::{Outcome, block_on};
 use crate::container::{self, ContainerSpec};
 use crate::error_output::{Result, usage};
 use crate::output::{Stop, print, say};

@@ -8,10 +8,10 @@ use divvy_api::client::Client;
 use divvy_api::home::Home;
 use divvy_api::v1::{Error, ErrorCode, Node};
 
+use crate::call;
 use crate::error_output::Result;
 use crate::output::say;
 use crate::render;
-use crate::verbs;
 
 /// Time for the daemon to answer. Measuring contexts on a cold machine takes seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -47,7 +47,7 @@ pub async fn start(system: bool) -> Result<()> {
         true => Home::of_system(),
         false => Home::from_env(),
     };
-    let client = verbs::client_of(&home.map_err(|error| Error::from(&error))?);
+    let client = call::client_of(&home.map_err(|error| Error::from(&error))?);
     match client.node().await {
         Ok(_) => {
             let done = client.reload_config().await?;

@@ -5,7 +5,7 @@
 //! device has nothing of is an empty map, a name that is not in it ends the search. An error beside `false` of `&&` is `false`,
 //! beside `true` of `||` it is `true`.
 
-use divvy_k8s::slices::bytes;
+use divvy_k8s::base::slices::bytes;
 use k8s_openapi::api::resource::v1::Device;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 

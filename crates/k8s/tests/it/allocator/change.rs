@@ -1,6 +1,6 @@
 //! What is written to the cluster, until what is there is what is to be.
 
-use divvy_k8s::slices::{Gpu, Health, Node, Pool, SliceChange, steps};
+use divvy_k8s::base::slices::{Gpu, Health, Node, Pool, SliceChange, steps};
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use divvy_core::mig::{MigProfile, Placement, ProfileTable};
 use divvy_core::units::Bytes;
-use divvy_k8s::claim::Template;
-use divvy_k8s::pod_request::{Fraction, Size};
-use divvy_k8s::role::Role;
-use divvy_k8s::slices::{
+use divvy_k8s::base::claim::Template;
+use divvy_k8s::base::pod_request::{Fraction, Size};
+use divvy_k8s::base::role::Role;
+use divvy_k8s::base::slices::{
     Carving, Gpu, Health, Node, Offer, Pool, Taints, classes, inventory_of, pool,
 };
 use k8s_openapi::api::resource::v1::{ResourceClaimSpec, ResourceSlice};

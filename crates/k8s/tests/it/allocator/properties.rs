@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use divvy_core::MigProfile;
 use divvy_core::mig::{Layout, Placement, ProfileTable, models};
 use divvy_core::units::Bytes;
-use divvy_k8s::pod_request::Size;
-use divvy_k8s::slices::{Carving, DeviceAllocation, Gpu, Offer, resolve_device};
+use divvy_k8s::base::pod_request::Size;
+use divvy_k8s::base::slices::{Carving, DeviceAllocation, Gpu, Offer, resolve_device};
 use proptest::prelude::*;
 
 use crate::allocator::gpus::{asks, carving, cluster, gpu, part, pool_of, slices};
@@ -212,7 +212,7 @@ proptest! {
         events in prop::collection::vec(event(), 1..30),
     ) {
         let mut cluster = cluster(slices(&gpus));
-        let profiles: Vec<String> = divvy_k8s::slices::inventory_of(&cluster.slices)
+        let profiles: Vec<String> = divvy_k8s::base::slices::inventory_of(&cluster.slices)
             .profiles
             .keys()
             .map(ToString::to_string)

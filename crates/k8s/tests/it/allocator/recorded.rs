@@ -5,9 +5,9 @@
 
 use divvy_core::mig::Attribute;
 use divvy_core::units::Bytes;
-use divvy_k8s::claim::{FRACTION_CLASS, mig_class};
-use divvy_k8s::pod_request::Size;
-use divvy_k8s::slices::Gpu;
+use divvy_k8s::base::claim::{FRACTION_CLASS, mig_class};
+use divvy_k8s::base::pod_request::Size;
+use divvy_k8s::base::slices::Gpu;
 use k8s_openapi::api::resource::v1::{ResourceClaimSpec, ResourceSlice};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::json;
@@ -263,7 +263,7 @@ fn d10_memory_is_of_shared_gpus_first_and_then_the_smallest_instance_that_has_it
 
 /// The claim of the recording: every profile that has so much, the smallest first, and then a part.
 fn as_alternatives(cluster: &Cluster, mib: u64) -> ResourceClaimSpec {
-    let plain = divvy_k8s::slices::inventory_of(&cluster.slices).profiles;
+    let plain = divvy_k8s::base::slices::inventory_of(&cluster.slices).profiles;
     let plain = plain.into_iter().filter(|(profile, memory)| {
         profile.attribute() == Attribute::None && *memory >= Bytes::mib(mib)
     });

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use divvy_core::mig::{Layout, Placement, models};
 use divvy_core::units::Bytes;
 use divvy_core::{AllocatedJob, JobId, Mode, QueueName, Snapshot, pinned};
-use divvy_k8s::role::Role;
-use divvy_k8s::slices::{
+use divvy_k8s::base::role::Role;
+use divvy_k8s::base::slices::{
     Carving, DeviceAllocation, Gpu, Health, NoDevice, Offer, Taints, Withheld, bytes, inventory_of,
     names, pool, resolve_device,
 };

@@ -281,7 +281,7 @@ pub async fn tls(
     bundle: &[u8],
     host: &str,
 ) -> Result<tokio_rustls::client::TlsStream<tokio::net::TcpStream>, String> {
-    divvy_k8s::cluster::use_ring();
+    divvy_k8s::base::cluster::use_ring();
     let mut roots = rustls::RootCertStore::empty();
     for root in CertificateDer::pem_slice_iter(bundle) {
         let root = root.map_err(|error| error.to_string())?;

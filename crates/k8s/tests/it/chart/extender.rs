@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use divvy_core::units::Bytes;
-use divvy_k8s::claim::Inventory;
-use divvy_k8s::inject::inject;
-use divvy_k8s::pod_request::Steps;
+use divvy_k8s::base::claim::Inventory;
+use divvy_k8s::base::inject::inject;
+use divvy_k8s::base::pod_request::Steps;
 use serde_json::{Value, json};
 
 use super::render::{Chart, chart, refusal};

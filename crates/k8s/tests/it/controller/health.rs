@@ -83,7 +83,7 @@ async fn a_namespace_that_tries_all_ways_of_asking_is_refused_and_others_are_not
     let replica = Replica::start(&cluster, "a", &[]);
     replica.serves(&cluster.server);
     let refused = cluster.create(&marked("train")).await.unwrap_err();
-    let refused = divvy_k8s::cluster::error_message(&refused);
+    let refused = divvy_k8s::base::cluster::error_message(&refused);
     assert!(refused.contains("1000 claim templates"), "{refused}");
     cluster
         .server

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::ExitStatus;
 
-use divvy_k8s::claim::DRIVER;
+use divvy_k8s::base::claim::DRIVER;
 use divvy_k8s::node::protocol::dra::Claim;
 use divvy_testkit::until_async as until;
 use rustix::process::Signal;

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use divvy_core::units::Bytes;
-use divvy_k8s::pod_request::Fraction;
+use divvy_k8s::base::pod_request::Fraction;
 use divvy_testkit::{Bounded as _, PATIENCE, join, let_pass, programs, until_async as until};
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! What requests take of a device's capacities and what its policy says to that (`consumable_capacity.go`).
 
-use divvy_k8s::slices::bytes;
+use divvy_k8s::base::slices::bytes;
 use k8s_openapi::api::resource::v1::{Device, DeviceCapacity};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
