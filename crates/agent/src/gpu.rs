@@ -337,9 +337,11 @@ impl Device {
         self.unmanaged.clone_from(&seen.unmanaged);
         self.outside.clone_from(&seen.outside);
         self.reports_process_memory = processes.iter().all(|process| process.used.is_some());
-        self.gpu.unlisted = balance.unlisted;
-        let unmanaged = balance.unmanaged;
-        std::mem::replace(&mut self.gpu.unmanaged, unmanaged) != unmanaged || offers_another
+        // The reasons of waiting jobs name both.
+        let outside = (balance.unmanaged, balance.unlisted);
+        let before = (self.gpu.unmanaged, self.gpu.unlisted);
+        (self.gpu.unmanaged, self.gpu.unlisted) = outside;
+        before != outside || offers_another
     }
 }
 
@@ -400,5 +402,19 @@ mod tests {
         assert!(device.update(&seen(offer()), &none));
         assert!(!device.update(&seen(offer()), &none));
         assert!(device.profile_table().is_some());
+    }
+
+    #[test]
+    fn memory_whose_process_gets_listed_gives_waiting_jobs_another_reason() {
+        let seen = seen(None);
+        let mut device = Device::new(&seen.observed, Mode::Shared, Bytes::ZERO);
+        let outside = |unlisted| Comparison {
+            unmanaged: Bytes::gib(30),
+            unlisted,
+            ..Comparison::default()
+        };
+        assert!(device.update(&seen, &outside(Bytes::gib(30))));
+        assert!(device.update(&seen, &outside(Bytes::ZERO)));
+        assert!(!device.update(&seen, &outside(Bytes::ZERO)));
     }
 }

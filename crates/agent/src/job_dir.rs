@@ -355,9 +355,18 @@ impl JobDir {
         self.append(&[RecordLine::Limiter(limiter.clone())], false)
     }
 
-    /// The job's control group, where it has one.
+    /// The job's control group, where it has one. The program of a job can kill its supervisor before that has recorded
+    /// the group; the program is then in the one that the spec names.
     pub fn group(&self) -> Option<Cgroup> {
-        Some(Cgroup::at(self.record().ok()?.held?.group?))
+        let record = self.record().ok()?;
+        let held = match record.held {
+            Some(held) => held,
+            None => {
+                record.launch?;
+                self.spec().ok()??.held
+            }
+        };
+        Some(Cgroup::at(held.group?))
     }
 
     pub fn container(&self) -> Result<Option<ContainerRecord>, RecordError> {
@@ -575,6 +584,21 @@ mod tests {
         assert_eq!(record.launch.map(|begun| begun.process.pid), Some(2));
         assert_eq!(record.started.map(|begun| begun.process.pid), Some(4));
         assert_eq!((record.held, record.exit), (Some(held), None));
+    }
+
+    #[test]
+    fn a_job_whose_supervisor_died_before_it_recorded_the_control_group_has_the_one_of_its_spec() {
+        let (_root, dir) = dir();
+        let mut spec = dir.spec().unwrap().unwrap();
+        spec.held.group = Some("of-the-spec".into());
+        dir.write_spec(&spec).unwrap();
+        assert_eq!(dir.group(), None, "nothing has been started in it");
+        let begun = StartRecord::now(Process::this().unwrap());
+        dir.write_launch(&begun).unwrap();
+        assert_eq!(dir.group(), Some(Cgroup::at("of-the-spec")));
+        let none = CgroupStatus::default();
+        dir.write_started_as(&begun, None, &none).unwrap();
+        assert_eq!(dir.group(), None, "it could not enter it");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::{Answer, Api, internal, list};
 use crate::auth::Caller;
 use crate::controller::mailbox::Message;
 use crate::host::account::UserAccount;
+use crate::model::claim::is_contended;
 
 /// How long an answer waits for MIG instances to be made, or for leftovers to go: less than the kubelet waits for its
 /// plugin (45 s, `PluginClientTimeout` of pkg/kubelet/cm/dra/plugin).
@@ -54,7 +55,10 @@ pub async fn hold(
         })
     };
     let id = match hold().await {
-        Err(error) if error.code == ErrorCode::WouldWait && counts_twice(&api).await => {
+        Err(error)
+            if error.code == ErrorCode::WouldWait
+                && (is_contended(&error) || others_hold(&api).await) =>
+        {
             tokio::time::sleep(PUBLISHED).await;
             api.observer.wait_for_fresh_sample().await;
             hold().await?
@@ -83,8 +87,8 @@ pub async fn hold(
     }
 }
 
-async fn counts_twice(api: &Api) -> bool {
-    let queried = api.mailbox.query(|queries| Ok(queries.may_count_twice()));
+async fn others_hold(api: &Api) -> bool {
+    let queried = api.mailbox.query(|queries| Ok(queries.others_hold()));
     queried.await.unwrap_or_default()
 }
 

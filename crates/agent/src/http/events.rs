@@ -22,6 +22,7 @@ use super::job_list::value;
 use super::{Api, internal};
 use crate::auth::Caller;
 use crate::controller::query::reference::JobRef;
+use crate::host::error::error_chain;
 use crate::journal::{self, StoreError};
 use crate::model::event::JobEvent;
 
@@ -30,6 +31,10 @@ const PAGE: u32 = 10_000;
 
 /// How often a quiet stream shows that it is alive.
 const ALIVE: Duration = Duration::from_secs(15);
+const ALIVE_LINE: &[u8] = b": alive\n\n";
+
+/// The pause after a read of the journal that failed: long enough for a lock of the database to pass.
+const AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -106,7 +111,21 @@ async fn follow(
         loop {
             let (database, read) = (api.home.database(), page(after, jobs.clone()));
             let found = api.budget.run_whenever(move || read(&database)).await;
-            let Ok(Ok(found)) = found else { break };
+            let found = match found {
+                Ok(Ok(found)) => found,
+                // The news alone would leave out what the journal has.
+                failed => {
+                    if let Ok(Err(error)) = failed {
+                        tracing::warn!(
+                            error = error_chain(&error),
+                            "cannot read the journal for an event stream; trying again"
+                        );
+                    }
+                    sender.send_data(Bytes::from_static(ALIVE_LINE)).await?;
+                    tokio::time::sleep(AGAIN).await;
+                    continue;
+                }
+            };
             if found.is_empty() {
                 break;
             }
@@ -128,7 +147,7 @@ async fn follow(
                 Ok(Ok(_)) => {}
                 Ok(Err(RecvError::Lagged(_))) => break,
                 Ok(Err(RecvError::Closed)) => return Ok(()),
-                Err(_) => sender.send_data(Bytes::from_static(b": alive\n\n")).await?,
+                Err(_) => sender.send_data(Bytes::from_static(ALIVE_LINE)).await?,
             }
         }
     }

@@ -171,5 +171,21 @@ pub fn refusal(misfit: &AllocationError) -> Error {
     Error::new(code, misfit.to_string()).hint(hint)
 }
 
+/// The detail of [`contended`], for the client too.
+const CONTENDED: &str = "contended";
+
+/// The refusal while another daemon allocates a part of the same GPU.
+pub fn contended() -> Error {
+    let why = "another daemon of this machine is taking a part of the GPU now";
+    Error::new(ErrorCode::WouldWait, why)
+        .hint("try again in a moment")
+        .details(serde_json::json!({ CONTENDED: true }))
+}
+
+/// Whether this is the refusal of [`contended`], which may be over in a moment.
+pub fn is_contended(error: &Error) -> bool {
+    error.details[CONTENDED] == true
+}
+
 #[cfg(test)]
 mod tests;

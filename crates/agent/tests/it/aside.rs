@@ -2,10 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
-use std::fs;
+use std::cell::RefCell;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::{fmt, fs};
 
 use divvy_api::client::Client;
 use divvy_api::v1::{
@@ -67,12 +68,15 @@ fn until_kept(job: &Job, processes: usize) {
 
 /// Waits until this is so of a job.
 async fn until_job(client: &Client, id: &str, what: &str, is_so: impl Fn(&Job) -> bool) -> Job {
-    until_async(what, async || {
+    let last = RefCell::new(None);
+    let told = fmt::from_fn(|f| write!(f, "{what}: {:#?}", last.borrow()));
+    until_async(told, async || {
         let job = client.job(id).await.unwrap();
         if is_so(&job) {
             return Some(job);
         }
         assert_ne!(job.state, JobState::Ended, "{what}: {job:#?}");
+        *last.borrow_mut() = Some(job);
         None
     })
     .await

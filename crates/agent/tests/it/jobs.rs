@@ -467,6 +467,27 @@ async fn events_are_told_in_order_from_any_point_and_as_they_happen() {
 }
 
 #[tokio::test]
+async fn an_event_stream_that_cannot_read_the_journal_for_a_while_leaves_no_event_out() {
+    let home = Home::started(&["--sim", "l4-24gb:1"]);
+    let client = home.connect();
+    let id = client.submit(&quarter(&["true"])).await.unwrap().id;
+    ended(&client, &id).await;
+    let past = client.events(0).await.unwrap();
+    let (journal, aside) = (home.path().join("state.db"), home.path().join("aside.db"));
+    std::fs::rename(&journal, &aside).unwrap();
+    let mut stream = client.follow_events(0).await.unwrap();
+    let id = client.submit(&quarter(&["true"])).await.unwrap().id;
+    ended(&client, &id).await;
+    std::fs::rename(&aside, &journal).unwrap();
+    let all = client.events(0).await.unwrap();
+    assert!(all.len() > past.len(), "{all:?}");
+    for event in all {
+        let next = stream.next().await.unwrap().map(|event| event.seq);
+        assert_eq!(next, Some(event.seq));
+    }
+}
+
+#[tokio::test]
 async fn a_followed_log_ends_with_the_job_and_an_offset_skips() {
     let home = Home::started(&["--sim", "l4-24gb:1"]);
     let client = home.connect();

@@ -149,12 +149,12 @@ fn the_glues_role_allows_what_it_does() {
     let Some(chart) = chart(&values) else { return };
     let scene = scene::Scene::new("agentk8sglue: {queue: half}");
     let task = scene.stub.enqueued("half", "task", json!({}));
-    // It waits, behind Kueue's gate, then runs and ends.
+    // It waits behind Kueue's gate, then installs, runs and ends.
     scene.node.set(&task, Fate::Gated);
     let _glue = scene.glue();
     let listed = |word: &str| {
         let path = format!("/{word}");
-        scene::until(format!("{word} are listed"), || {
+        scene::until(format!("{word}: read"), || {
             let of = |call: &Call| call.path.ends_with(&path);
             scene
                 .api
@@ -164,6 +164,9 @@ fn the_glues_role_allows_what_it_does() {
     };
     listed("events");
     listed("workloads");
+    // The pod's log is read until the task's own agent begins, which a pod that completes at once may do first.
+    scene.node.set(&task, Fate::Installs);
+    listed("log");
     scene.node.set(&task, Fate::Completes);
     scene.becomes(&task, "completed");
     scene.is_clean();

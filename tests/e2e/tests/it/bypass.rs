@@ -567,12 +567,17 @@ fn a_process_that_kills_its_supervisor_and_leaves_its_session_is_its_jobs_by_the
         "while ! test -e {alone}; do sleep 0.05; done; \
          exec env -u LD_PRELOAD {probe} hold --bytes {bytes} --until-file {held}"
     );
-    let script =
-        format!("(setsid sh -c '{evader}' &); kill -9 $PPID; touch {alone}; exec sleep 1000");
+    // A supervisor that dies before its report takes the job with it; what is left of it then is another test's.
+    let said = home.gate("said");
+    let script = format!(
+        "until test -e {said}; do sleep 0.02; done; \
+         (setsid sh -c '{evader}' &); kill -9 $PPID; touch {alone}; exec sleep 1000"
+    );
     let job = home.submit(&["--gpu-memory", "8G"], &["sh", "-c", &script]);
     let group = until("it is said what holds its processes", || {
         home.job(&job).group
     });
+    home.open("said");
     if let Some(why) = group.reason {
         eprintln!("SKIPPED: no control groups here: {why}");
         let _ = home.divvy(&["cancel", &job]).ok();

@@ -359,10 +359,10 @@ fn progress(part: f64, longest: u64, used: u64, of: u64) -> Result<(), String> {
     ))
 }
 
-/// One of three measurements has to succeed: a busy machine spoils one, a scheduler that keeps ranks apart all of them.
-fn in_one_of_three(mut measure: impl FnMut() -> Result<(), String>) {
+/// One of six measurements has to succeed: a busy machine spoils one, a scheduler that keeps ranks apart all of them.
+fn in_one_of_six(mut measure: impl FnMut() -> Result<(), String>) {
     let mut failed = Vec::new();
-    for _ in 0..3 {
+    for _ in 0..6 {
         match measure() {
             Ok(()) => return,
             Err(why) => failed.push(why),
@@ -377,7 +377,7 @@ fn ranks_that_wait_for_each_other_get_on_beside_a_flood() {
     let _daemon = home.daemon(&[]);
     let mut flood = Tenant::run(&home, &["-g", "0.5", "--gpus-on", "0"]);
     let mut ranks = Tenant::run(&home, &["-g", "2x0.5"]);
-    in_one_of_three(|| {
+    in_one_of_six(|| {
         let alone = ranks.ask("ranks 300 2000")[0];
         flood.begin(FLOOD, 0);
         let start = ranks.clock();
@@ -409,7 +409,7 @@ fn ranks_in_two_processes_get_on_beside_a_flood_on_each_of_their_gpus() {
     let first = Tenant::run(&home, &["-g", "2x0.5"]);
     let mut ranks = [first, Tenant::inside(&home, "1", 1)];
     let mut floods = ["0", "1"].map(|gpu| Tenant::run(&home, &["-g", "0.5", "--gpus-on", gpu]));
-    in_one_of_three(|| {
+    in_one_of_six(|| {
         let (alone, _) = meet(&mut ranks, 300);
         for flood in &mut floods {
             flood.begin(FLOOD, 0);

@@ -1,6 +1,6 @@
 //! Placement of a claim: exactly the devices that it names, beside the jobs of this daemon and of other daemons.
 
-use divvy_api::v1::{ClaimDevice, Error, ErrorCode};
+use divvy_api::v1::{ClaimDevice, Error};
 use divvy_core::Snapshot;
 use divvy_core::pinned::{Device, PinnedAllocation, allocate_pinned};
 
@@ -24,8 +24,7 @@ pub(super) fn place_beside_others(
             return Ok((asked, placed));
         }
     }
-    let why = "another daemon of this machine is taking a part of the GPU now";
-    Err(Error::new(ErrorCode::WouldWait, why).hint("try again in a moment"))
+    Err(claim::contended())
 }
 
 /// Allocates devices, and chooses the start of each MIG instance that leaves it open: the first that fits, in the order

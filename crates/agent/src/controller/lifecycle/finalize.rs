@@ -301,6 +301,8 @@ pub(in crate::controller) fn release(jobs: &mut Jobs, fx: &mut Effects, io: &Io)
         is_last,
     } in std::mem::take(&mut fx.jobs.over)
     {
+        // The spec may be what names it.
+        let group = dir.group();
         if let Err(error) = dir.erase_spec() {
             tracing::warn!(job = %id, error = error_chain(&error), "cannot delete the job's spec, which contains its environment");
         }
@@ -311,7 +313,7 @@ pub(in crate::controller) fn release(jobs: &mut Jobs, fx: &mut Effects, io: &Io)
             tracing::warn!(job = %id, %error, "cannot remove the records of the job's earlier runs");
         }
         if is_last {
-            if let Some(group) = dir.group() {
+            if let Some(group) = group {
                 group.remove();
             }
             Replica::remove(&dir);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use divvy_api::v1::{self, Error, MigPlanned, MigWanted};
-use divvy_core::{Bytes, GpuUuid, JobId, Wait};
+use divvy_core::{GpuUuid, JobId, Wait};
 
 use crate::auth::Caller;
 use crate::controller::admission::{array, projects};
@@ -144,14 +144,11 @@ impl Queries<'_> {
         query::job_with_estimate(self.state, self.io, reference)
     }
 
-    /// Whether memory of another daemon's job may count twice: this daemon sees it, and the other one has not yet
-    /// published it as used.
-    pub fn may_count_twice(&self) -> bool {
-        let mut gpus = self.state.gpus.devices.iter().map(|device| &device.gpu);
-        gpus.any(|gpu| {
-            let mut others = gpu.elsewhere.iter();
-            gpu.unmanaged_outside() > Bytes::ZERO && others.any(|held| held.used < held.memory)
-        })
+    /// Whether another daemon holds a part of a GPU. A look at its entry may be wrong for a moment: memory of its job
+    /// counts twice until the entry says that it is used, and an entry that is being written counts as a whole GPU.
+    pub fn others_hold(&self) -> bool {
+        let mut gpus = self.state.gpus.devices.iter();
+        gpus.any(|device| !device.gpu.elsewhere.is_empty())
     }
 
     /// Claims that are held and that the caller may see, oldest first.

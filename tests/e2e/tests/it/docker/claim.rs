@@ -390,6 +390,11 @@ fn who_goes_past_the_limiter_in_a_claim_is_told_and_killed_where_that_is_the_pol
     );
     assert_eq!(job.bypasses.len(), 1, "{job:?}");
 
+    let memory = || {
+        let slice = home.job(&held.job).slices.remove(0);
+        slice.memory_driver_bytes.unwrap_or_default()
+    };
+    until("the killed process holds no memory", || memory() < GIB);
     // What is left in a claim that is given back is ended as what is left of any job.
     let hold = [
         "cudarc_probe",
@@ -401,10 +406,7 @@ fn who_goes_past_the_limiter_in_a_claim_is_told_and_killed_where_that_is_the_pol
     ];
     let pod = Pod::new(&engine, &devices(&home), &device, Said::default(), &hold);
     let mut running = pod.start();
-    until("it holds memory", || {
-        let slice = home.job(&held.job).slices.remove(0);
-        (slice.memory_driver_bytes.unwrap_or_default() > GIB).then_some(())
-    });
+    until("it holds memory", || memory() > GIB);
     let stopping = home
         .call(home.client().delete_claim("u-1"))
         .expect("it answers");
