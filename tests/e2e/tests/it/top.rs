@@ -306,7 +306,7 @@ fn plain_lines_and_documents_follow_the_daemon_through_a_restart() {
     };
     next("GPU 0: ");
     next("job 1 train of ");
-    next("waiting jobs: 1, 1 insufficient");
+    next("pending jobs: 1, 1 insufficient");
     let _ = home.divvy(&["cancel", &jobs[2]]).ok();
     // One bell and one line for the event.
     let event = next("ended: ");
