@@ -210,7 +210,7 @@ pub struct BoardWaitingJob {
     /// Latest start, from time limits alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latest_start: Option<Timestamp>,
-    /// The tasks of an array that this item stands for, of which the other fields show the first.
+    /// The tasks of an array that this item stands for; the other fields show the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folded: Option<Folded>,
 }

@@ -50,7 +50,7 @@ pub struct Brief<'a> {
     pub reason: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
     pub bypasses: Cow<'a, [Bypass]>,
-    /// With `fold=true`: the tasks that this item stands for, of which the other fields show the first.
+    /// With `fold=true`: the tasks that this item stands for; the other fields show the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folded: Option<Folded>,
 }

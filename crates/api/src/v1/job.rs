@@ -497,7 +497,7 @@ pub struct Job {
     /// Processes of the job that held GPU memory which the limiter did not count, oldest first.
     #[serde(default)]
     pub bypasses: Vec<Bypass>,
-    /// In a list with `fold=true`: the tasks that this item stands for, of which the other fields show the first.
+    /// In a list with `fold=true`: the tasks that this item stands for; the other fields show the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folded: Option<Folded>,
     /// Form in which the limiter was loaded into the program. Absent before the start, and in lists of ended jobs.

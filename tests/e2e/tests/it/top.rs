@@ -119,7 +119,7 @@ fn the_view_fits_terminals_and_leaves_them_as_they_were() {
             "JOBS 2",
             "gpu0.5a",
             "notebook",
-            "WAITING 1",
+            "PENDING 1",
             "needs 2 whole GPUs",
             "x cancel",
         ] {
