@@ -39,7 +39,7 @@ use crate::frame::PROTOCOL;
 use crate::home::system;
 use crate::route::LOG_FROM;
 use crate::v1::brief::Lines;
-use crate::v1::job_query::{NEXT, TOTAL};
+use crate::v1::job_query::{ITEMS, NEXT, TOTAL};
 use crate::v1::{
     Advice, Board, Brief, CancelJob, Claim, ConfigReload, ConfigValue, Confirm, DockerArgs, Drain,
     Error, ErrorBody, ErrorCode, Event, EventQuery, Exec, Gpu, GpuChange, GpuChanged, HeldClaim,
@@ -354,11 +354,13 @@ impl Client {
     pub async fn job_page(&self, query: &JobQuery) -> Result<JobPage, Error> {
         let answer = self.get(&job_list_path(query)).await?;
         let header = |name| text_of(&answer.response, name);
-        let (total, next) = (header(TOTAL), header(NEXT));
+        let (total, items, next) = (header(TOTAL), header(ITEMS), header(NEXT));
         let jobs: Vec<Job> = self.items(answer).await?;
-        let total = total.and_then(|total| total.parse().ok());
+        let number = |text: Option<String>| text.and_then(|text| text.parse().ok());
+        let total = number(total).unwrap_or(jobs.len() as u64);
         Ok(JobPage {
-            total: total.unwrap_or(jobs.len() as u64),
+            total,
+            items: number(items).unwrap_or(total),
             next,
             jobs,
         })

@@ -387,6 +387,12 @@ pub const ROUTES: &[Route] = &[
                 kind: Kind::Text,
             },
             Parameter {
+                name: "fold",
+                about: "Queued tasks of an array with one queue and one request are one item (`folded`), at the place of the first; \
+                        only with `state=queued` and `sort=place`. The header `divvy-items` has the number of items on all pages",
+                kind: Kind::Flag,
+            },
+            Parameter {
                 name: "limit",
                 about: "At most so many jobs; 0: all. Without `sort` and `after` the newest ones, otherwise the first ones",
                 kind: Kind::Number { default: 0 },
@@ -572,7 +578,7 @@ pub const ROUTES: &[Route] = &[
         body: Body::Json("JobChange"),
         ..get(
             "/v1/jobs/{job}/change",
-            "Change a waiting job's queue, place, amount, priority, time limit or name, all or nothing; \
+            "Change a pending job's queue, place, amount, priority, time limit or name, all or nothing; \
              a running job's time limit or name",
             JOBS,
         )

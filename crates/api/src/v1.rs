@@ -17,6 +17,7 @@ pub mod doctor;
 pub mod error;
 pub mod event_query;
 pub mod exec;
+pub mod fold;
 pub mod gpu;
 pub mod history;
 pub mod job;
@@ -47,6 +48,7 @@ pub use doctor::{Finding, FindingStatus};
 pub use error::{Error, ErrorBody, ErrorCode};
 pub use event_query::EventQuery;
 pub use exec::{Exec, ExecEnd, Signal, SignalJob, Terminal};
+pub use fold::Folded;
 pub use gpu::{
     Drain, Gpu, GpuAvailable, GpuHeldElsewhere, GpuLost, GpuProcess, GpuSlice, OutOfService,
     Undrain,

@@ -245,7 +245,7 @@ pub enum Verb {
     Cancel(Cancel),
     /// Stop jobs and put them back into their queue, to start again
     Requeue(Cancel),
-    /// Pause all processes of running jobs; they keep their memory
+    /// Stop all processes of running jobs; they keep their memory
     #[command(after_help = help::SUSPEND)]
     Suspend(Suspend),
     /// Resume suspended jobs

@@ -58,7 +58,7 @@ const MODELS: [&str; 9] = [
 const COMPUTE: [&str; 5] = ["fair", "strict", "none", "fair=", "strict="];
 
 /// What `usage --by` groups by.
-const GROUPS: [&str; 6] = ["user", "project", "queue", "gpu", "job", "namespace"];
+const GROUPS: [&str; 7] = ["day", "user", "project", "queue", "gpu", "job", "namespace"];
 
 /// Answers a shell that asks for completions; `None` where none does.
 pub fn answer_shell(words: &[OsString]) -> Option<ExitCode> {
@@ -395,11 +395,13 @@ mod tests {
     #[test]
     fn a_list_of_groups_goes_on_after_a_comma() {
         let after = |typed: &str| texts(groups(OsStr::new(typed)));
-        assert_eq!(after("").len(), 6);
+        assert_eq!(after("").len(), 7);
+        assert_eq!(after("d"), ["day"]);
         assert_eq!(after("us"), ["user"]);
         assert_eq!(
             after("user,"),
             [
+                "user,day",
                 "user,project",
                 "user,queue",
                 "user,gpu",

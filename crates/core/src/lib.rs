@@ -63,7 +63,7 @@ pub use model::{
 pub use placement::occupancy::{Assignment, NodeUsage};
 pub use placement::{Offer, can_ever_place, pinned, rank};
 pub use plan::{Decision, Preempt, Simulated, Start, decide_on, scheduling_order, starts_now};
-pub use project::{Project, SchedulingClass};
+pub use project::{Project, SchedulingClass, is_account_name};
 pub use units::{
     Bytes, Compute, ComputeMode, GpuUuid, Gpus, JobId, ProjectName, QueueName, Share, UserName,
 };

@@ -36,7 +36,9 @@ mod quota_cost;
 mod quota_exceeded;
 mod user_limit;
 
-pub use crate::model::project::{Limit, Project, Quota, Resources, SchedulingClass};
+pub use crate::model::project::{
+    Limit, Project, Quota, Resources, SchedulingClass, is_account_name,
+};
 pub(crate) use allowance::{of_offers, place_within};
 pub(crate) use order::{QueuePosition, SchedulingOrder, delays_same_project};
 pub(crate) use preemption::{QuotaRequest, Victims, find_victims};

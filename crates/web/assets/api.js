@@ -97,6 +97,8 @@ export async function list(path, options) {
   return {
     items: /** @type {any[]} */ (items ?? []),
     total: Number.isFinite(total) ? total : 0,
+    /** Rows on all pages: fewer than jobs where arrays are folded. */
+    rows: Number(answer.headers.get("divvy-items") ?? total) || 0,
     next: answer.headers.get("divvy-next") ?? undefined,
   };
 }

@@ -6,7 +6,9 @@ import { parse } from "./lib/route.js";
 import { follow, retryNow } from "./live.js";
 import { Doctor } from "./pages/doctor.js";
 import { Job } from "./pages/job.js";
+import { Jobs } from "./pages/jobs.js";
 import { Mig } from "./pages/mig.js";
+import { Missing } from "./pages/missing.js";
 import { Overview } from "./pages/overview.js";
 import { People } from "./pages/people.js";
 import { Queue } from "./pages/queue.js";
@@ -18,6 +20,8 @@ const PAGES = /** @type {Record<string, any>} */ ({
   overview: Overview,
   queue: Queue,
   job: Job,
+  jobs: Jobs,
+  missing: Missing,
   people: People,
   mig: Mig,
   doctor: Doctor,

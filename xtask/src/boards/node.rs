@@ -1,4 +1,4 @@
-//! The board of one machine, or of one node of a cluster: the holders of each GPU, the waiting jobs with their reasons,
+//! The board of one machine, or of one node of a cluster: the holders of each GPU, the pending jobs with their reasons,
 //! and whether the figures agree.
 
 use super::panel::{Board, Row, Variable, lines, stack, stat, table};

@@ -234,3 +234,10 @@ pub fn check_lines(path: &str, text: &str) -> Vec<Finding> {
     }
     findings
 }
+
+/// The page of the browser: only the words of the glossary.
+pub fn check_script(path: &str, text: &str) -> Vec<Finding> {
+    let mut findings = check_lines(path, text);
+    findings.retain(|finding| finding.rule == Rule::Noun);
+    findings
+}

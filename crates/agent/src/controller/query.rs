@@ -4,6 +4,7 @@ pub(in crate::controller) mod board;
 pub(in crate::controller) mod caller;
 pub mod estimate;
 pub(in crate::controller) mod exec_target;
+pub mod folds;
 pub mod job_page;
 pub mod job_summary;
 pub mod metrics;

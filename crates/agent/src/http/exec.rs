@@ -60,6 +60,7 @@ pub async fn exec(
         by: Box::new(caller.clone()),
         kind: "exec",
         text: entered(&exec, &caller),
+        signal: None,
     });
     tokio::spawn(async move {
         let seen_to = tokio::spawn(run_session(guest, ways));
@@ -228,6 +229,7 @@ fn unheard(inside: &ExecTarget, error: &io::Error) -> ApiError {
 
 pub async fn signal(
     api: Api,
+    Extension(caller): Extension<Caller>,
     Path(reference): Path<String>,
     Body(v1::SignalJob { signal }): Body<v1::SignalJob>,
 ) -> Answer<v1::Job> {
@@ -235,17 +237,32 @@ pub async fn signal(
         .mailbox
         .query(move |queries| queries.exec_target(&reference))
         .await?;
+    if inside.runs_on_client && matches!(inside.environment, ExecEnvironment::Process { .. }) {
+        let why = format!("job {} runs in the terminal of its client", inside.job);
+        return Err(Error::new(ErrorCode::Conflict, why)
+            .hint("press the key in that terminal")
+            .into());
+    }
+    // Before the signal: the program may end at once, and the reason of its end names the user.
+    let account = &caller.account;
+    let whose = format!(
+        "{} by {} (uid {})",
+        signal.name(),
+        account.name,
+        account.uid
+    );
+    api.mailbox.post(Message::RecordEvent {
+        job: inside.job,
+        by: Box::new(caller.clone()),
+        kind: "signalled",
+        text: format!("{whose} through attach"),
+        signal: Some(signal.number()),
+    });
     match &inside.environment {
         ExecEnvironment::Container { socket, name, .. } => {
             container::signal(socket, name, signal).await?
         }
         ExecEnvironment::Process { .. } => {
-            if inside.runs_on_client {
-                let why = format!("job {} runs in the terminal of its client", inside.job);
-                return Err(Error::new(ErrorCode::Conflict, why)
-                    .hint("press the key in that terminal")
-                    .into());
-            }
             let _permit = api.budget.take(Bound::Exec).await?;
             let dir = inside.dir.path().to_owned();
             let call = ExecRequest::Signal {

@@ -8,7 +8,7 @@ use axum::Extension;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 use divvy_api::sync::lock;
-use divvy_api::v1::job_query::{NEXT, TOTAL};
+use divvy_api::v1::job_query::{ITEMS, NEXT, TOTAL};
 use divvy_api::v1::{Error, ErrorCode, JobQuery};
 use divvy_core::JobId;
 use serde::Deserialize;
@@ -19,6 +19,7 @@ use super::list_writer::{brief_list_response, job_list_response};
 use super::redact::Visibility;
 use super::{Api, internal};
 use crate::auth::Caller;
+use crate::controller::query::folds::ListItem;
 use crate::controller::query::job_page::{LivingPage, Matches};
 use crate::controller::query::job_summary::JobSummary;
 use crate::journal::{self, Span};
@@ -44,6 +45,7 @@ pub struct RawQuery {
     text: Option<String>,
     since: Option<String>,
     sort: Option<String>,
+    fold: Option<String>,
     limit: Option<String>,
     after: Option<String>,
 }
@@ -62,6 +64,7 @@ impl RawQuery {
             text: self.text,
             since: value("since", self.since, "use RFC 3339: 2026-11-21T16:00:00Z")?,
             sort: self.sort,
+            fold: value("fold", self.fold, "use true or false")?.unwrap_or(false),
             limit: value("limit", self.limit, "use a number; 0 stands for all jobs")?.unwrap_or(0),
             after: self.after,
         })
@@ -111,9 +114,11 @@ impl KeptMatches {
 
 /// Jobs of an answer, in their order.
 struct Page {
-    jobs: Vec<JobSummary>,
+    jobs: Vec<ListItem>,
     /// Number of jobs that match, on all pages.
     total: u64,
+    /// Number of items on all pages, where arrays are folded.
+    items: Option<u64>,
     next: Option<String>,
 }
 
@@ -124,6 +129,11 @@ pub async fn jobs(
     Query(raw): Query<RawQuery>,
 ) -> Result<Response, ApiError> {
     let query = raw.parse()?;
+    let is_pending = query.state.as_deref() == Some("queued");
+    if query.fold && !(is_pending && query.sort.as_deref() == Some("place")) {
+        let why = "fold=true needs state=queued and sort=place: only pending jobs are folded";
+        return Err(usage(why).into());
+    }
     let filter = Arc::new(JobFilter::parse(&query)?);
     let order = query.sort.as_deref().map(Order::parse).transpose()?;
     let page = match order.unwrap_or_default() {
@@ -133,13 +143,16 @@ pub async fn jobs(
         } => page_by_number(&api, &query, filter, descending).await?,
         order => page_by_value(&api, &query, filter, order, caller.account.uid).await?,
     };
-    let (total, next) = (page.total, page.next);
+    let (total, items, next) = (page.total, page.items, page.next);
     let mut response = match query.brief {
         true => brief_list_response(&api, sight, page.jobs).await?,
         false => job_list_response(&api, sight, page.jobs).await?,
     };
     let headers = response.headers_mut();
     headers.insert(HeaderName::from_static(TOTAL), HeaderValue::from(total));
+    if let Some(items) = items {
+        headers.insert(HeaderName::from_static(ITEMS), HeaderValue::from(items));
+    }
     if let Some(next) = next {
         let next = HeaderValue::try_from(next).map_err(|error| internal(&error))?;
         headers.insert(HeaderName::from_static(NEXT), next);
@@ -209,7 +222,12 @@ async fn page_by_number(
         // The list ends with these.
         next = None;
     }
-    Ok(Page { jobs, total, next })
+    Ok(Page {
+        jobs: jobs.into_iter().map(ListItem::from).collect(),
+        total,
+        items: None,
+        next,
+    })
 }
 
 /// A page of a list that is sorted by a value.
@@ -229,7 +247,13 @@ async fn page_by_value(
             (Some(cursor), ids.ok_or_else(|| forgotten(after))?)
         }
     };
-    let total = ids.len() as u64;
+    let (ids, total, items) = match query.fold {
+        false => {
+            let total = ids.len() as u64;
+            (ids, total, None)
+        }
+        true => folded(api, &filter, order, cursor.is_some(), ids).await?,
+    };
     let most = NonZeroUsize::new(query.limit).map_or(usize::MAX, NonZeroUsize::get);
     let mut at = cursor.map_or(0, |cursor| cursor.at).min(ids.len());
     let mut jobs = Vec::new();
@@ -237,7 +261,20 @@ async fn page_by_value(
     while jobs.len() < most && at < ids.len() {
         let end = at.saturating_add(most - jobs.len()).min(ids.len());
         let part = ids.get(at..end).unwrap_or_default().to_vec();
-        jobs.extend(rows(api, Arc::clone(&filter), part).await?);
+        let filter = Arc::clone(&filter);
+        match query.fold {
+            false => jobs.extend(
+                rows(api, filter, part)
+                    .await?
+                    .into_iter()
+                    .map(ListItem::from),
+            ),
+            true => {
+                let read =
+                    (api.mailbox).query(move |queries| Ok(queries.folded_items(&part, &filter)));
+                jobs.extend(read.await?);
+            }
+        }
         at = end;
     }
     let next = (at < ids.len()).then(|| {
@@ -247,7 +284,33 @@ async fn page_by_value(
         };
         Cursor { order, at }.to_string()
     });
-    Ok(Page { jobs, total, next })
+    Ok(Page {
+        jobs,
+        total,
+        items,
+        next,
+    })
+}
+
+/// The rows of a list with folded arrays, the number of jobs that match, and the number of rows. `is_kept`: the order is
+/// one of rows already.
+async fn folded(
+    api: &Api,
+    filter: &Arc<JobFilter>,
+    order: Order,
+    is_kept: bool,
+    ids: Arc<[JobId]>,
+) -> Result<(Arc<[JobId]>, u64, Option<u64>), ApiError> {
+    let (jobs, rows) = match is_kept {
+        true => (sorted(api, filter, order).await?.len(), ids),
+        false => {
+            let jobs = ids.len();
+            let rows = (api.mailbox).query(move |queries| Ok(queries.folded_rows(&ids)));
+            (jobs, Arc::from(rows.await?))
+        }
+    };
+    let items = rows.len() as u64;
+    Ok((rows, jobs as u64, Some(items)))
 }
 
 /// The numbers of all jobs that match, in this order.

@@ -3,6 +3,7 @@
 //!
 //! A list that fits into one piece is an answer like any other.
 
+use crate::controller::query::folds::ListItem;
 use crate::controller::query::job_summary::{JobSummary, TextCache};
 use std::sync::Arc;
 use std::vec;
@@ -12,7 +13,7 @@ use axum::body::{Body as HttpBody, Bytes};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use divvy_api::v1::brief::Lines;
-use divvy_api::v1::{Error, JobsChanged, List};
+use divvy_api::v1::{Brief, Error, JobsChanged, List};
 use http_body_util::channel::{Channel, Sender};
 
 use super::body::ApiError;
@@ -27,10 +28,10 @@ const PIECE: usize = 256 << 10;
 ///
 /// # Errors
 /// When a job cannot be written.
-pub async fn job_list_response(
+pub async fn job_list_response<T: Into<ListItem> + Send + 'static>(
     api: &Api,
     sight: Visibility,
-    jobs: Vec<JobSummary>,
+    jobs: Vec<T>,
 ) -> Result<Response, ApiError> {
     answer(api, Form::List, jobs, whole_job(api, sight)).await
 }
@@ -48,13 +49,15 @@ pub async fn jobs_changed_response(
     answer(api, form, changed.done, whole_job(api, sight)).await
 }
 
-fn whole_job(
+fn whole_job<T: Into<ListItem>>(
     api: &Api,
     sight: Visibility,
-) -> impl FnMut(JobSummary, &mut Vec<u8>) -> serde_json::Result<()> + Send + use<> {
+) -> impl FnMut(T, &mut Vec<u8>) -> serde_json::Result<()> + Send + use<T> {
     let home = Arc::clone(&api.home);
-    move |job, text| {
-        let mut job = job.into_view().into_api(&home);
+    move |item, text| {
+        let item = item.into();
+        let mut job = item.job.into_view().into_api(&home);
+        job.folded = item.folded;
         sight.redact(&mut job);
         serde_json::to_writer(text, &job)
     }
@@ -67,12 +70,16 @@ fn whole_job(
 pub async fn brief_list_response(
     api: &Api,
     sight: Visibility,
-    jobs: Vec<JobSummary>,
+    jobs: Vec<ListItem>,
 ) -> Result<Response, ApiError> {
     let mut said = TextCache::default();
-    let write = move |job: JobSummary, text: &mut Vec<u8>| {
-        let sees = sight.can_see(job.owner());
-        serde_json::to_writer(&mut *text, &job.to_brief(sees, &mut said))?;
+    let write = move |item: ListItem, text: &mut Vec<u8>| {
+        let sees = sight.can_see(item.job.owner());
+        let brief = Brief {
+            folded: item.folded,
+            ..item.job.to_brief(sees, &mut said)
+        };
+        serde_json::to_writer(&mut *text, &brief)?;
         text.push(b'\n');
         Ok(())
     };

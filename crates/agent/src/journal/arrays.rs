@@ -138,7 +138,7 @@ impl Store {
                 })
             })
         };
-        read().map_err(sql("read the outcome of an array job"))
+        read().map_err(sql("read the outcome of a task of an array"))
     }
 
     /// Of an array's jobs that have ended, the one with the lowest index that has no exit code 0; where all have, the
@@ -158,7 +158,7 @@ impl Store {
                 .optional()
         };
         Ok(read()
-            .map_err(sql("read the outcome of an array job"))?
+            .map_err(sql("read the outcome of a task of an array"))?
             .map(JobId))
     }
 }

@@ -346,6 +346,24 @@ async fn a_guest_that_daemonises_ends_with_the_job() {
 }
 
 #[tokio::test]
+async fn a_signal_of_a_user_is_in_the_events_and_in_the_reason_of_the_end() {
+    let home = Home::started(&SEED);
+    let client = home.connect();
+    let id = sleeper(&client).await;
+    client.signal(&id, Signal::Term).await.unwrap();
+    let job = ended(&client, &id).await;
+    let by = format!(
+        "SIGTERM by {} (uid {}) through attach",
+        job.user,
+        job.uid.unwrap()
+    );
+    assert_eq!(job.reason, Some(format!("ended by signal 15: {by}")));
+    let events = client.events(0).await.unwrap();
+    let told = events.iter().find(|event| event.kind == "signalled");
+    assert_eq!(told.map(|event| event.text.as_str()), Some(by.as_str()));
+}
+
+#[tokio::test]
 async fn a_signal_goes_to_the_jobs_own_program() {
     let home = Home::started(&SEED);
     let client = home.connect();

@@ -430,3 +430,85 @@ fn a_filter_tells_nothing_of_what_others_run() {
     });
     assert_eq!(error.code, ErrorCode::Gone);
 }
+
+#[tokio::test]
+async fn the_pending_tasks_of_an_array_are_one_item_of_a_folded_list() {
+    let home = Home::started(&QUEUES);
+    let client = home.connect();
+    for name in ["a", "b"] {
+        submit(&client, &named(name, "default", None, &["sleep", "1000"])).await;
+    }
+    let array = Submit {
+        array: Some(Array {
+            indices: (0..40).collect(),
+            max_running: Some(2),
+        }),
+        ..named("sweep", "default", None, &["sleep", "1000"])
+    };
+    let array = submit(&client, &array).await;
+    let last = submit(
+        &client,
+        &named("later", "default", None, &["sleep", "1000"]),
+    )
+    .await;
+    let hold = format!("/v1/jobs/{array}_7/hold");
+    let (status, body) = call(&home.socket(), "POST", &hold, "");
+    assert_eq!(status, 200, "{body}");
+    let folded = |after: Option<String>, limit| JobQuery {
+        state: Some("queued".to_owned()),
+        sort: Some("place".to_owned()),
+        fold: true,
+        limit,
+        after,
+        ..JobQuery::default()
+    };
+    let rows = |jobs: &[Job]| -> Vec<(String, Option<(u32, String)>)> {
+        let fold = |job: &Job| job.folded.clone().map(|all| (all.count, all.indices));
+        jobs.iter()
+            .map(|job| (job.reference(), fold(job)))
+            .collect()
+    };
+    let expected = [
+        (format!("{array}_0"), Some((39, "0-6,8-39".to_owned()))),
+        (last, None),
+        // A task on hold waits for a user: it is a row of its own, behind those with a place.
+        (format!("{array}_7"), None),
+    ];
+    let page = client.job_page(&folded(None, 0)).await.unwrap();
+    assert_eq!(rows(&page.jobs), expected);
+    assert_eq!((page.total, page.items), (41, 3));
+    // The pages of the list have the same rows.
+    let mut all = Vec::new();
+    let mut next = None;
+    loop {
+        let page = client.job_page(&folded(next, 1)).await.unwrap();
+        assert_eq!((page.total, page.items, page.jobs.len()), (41, 3, 1));
+        all.extend(page.jobs);
+        next = page.next;
+        if next.is_none() {
+            break;
+        }
+    }
+    assert_eq!(rows(&all), expected);
+    let board = client.board().await.unwrap();
+    let first = board.waiting.first.iter().map(|job| job.count());
+    assert_eq!(
+        (first.collect::<Vec<_>>(), board.waiting.count),
+        (vec![39, 1, 1], 41)
+    );
+    let mut brief = Vec::new();
+    let take = |job: divvy_api::v1::Brief<'_>| brief.push(job.folded.map(|all| all.count));
+    client.page_briefly(&folded(None, 0), take).await.unwrap();
+    assert_eq!(brief, [Some(39), None, None]);
+    for wrong in [
+        "fold=true",
+        "fold=true&sort=place",
+        "fold=true&state=queued",
+    ] {
+        let (status, body) = call(&home.socket(), "GET", &format!("/v1/jobs?{wrong}"), "");
+        assert!(
+            status == 400 && body.contains("sort=place"),
+            "{wrong}: {body}"
+        );
+    }
+}

@@ -264,7 +264,7 @@ async fn a_held_job_waits_holds_up_nobody_and_survives_the_end_of_the_daemon() {
     let running = refused(client.act(&behind.id, Act::Hold).await);
     assert_eq!(running.code, ErrorCode::Conflict);
     let words = format!(
-        "job {} is running, but only queued jobs can be held",
+        "job {} is running, but only pending jobs can be held",
         behind.id
     );
     assert_eq!(running.message, words);

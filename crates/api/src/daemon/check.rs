@@ -234,12 +234,8 @@ fn project_of(name: &str, project: &ProjectOptions, found: &mut Vec<Violation>) 
             "use 90s, 30m, 2h or 1h30m",
         ));
     }
-    let is_wrong = |member: &str| {
-        let name = member.strip_prefix('@').unwrap_or(member);
-        name.is_empty() || name.contains(char::is_whitespace) || name.contains(char::is_control)
-    };
     for (index, member) in project.members.iter().enumerate() {
-        if is_wrong(member) {
+        if !divvy_core::is_account_name(member) {
             let wrong = refusal(
                 "members",
                 format!("{member:?} is not a valid name of a user or a group"),

@@ -187,8 +187,7 @@ impl<T> PerUser<T> {
 
 /// The key of a table or of a flag. Keys of TOML are texts, so a number is one as a text.
 fn principal(text: &str) -> Result<Principal, RuleError> {
-    let name = text.strip_prefix('@').unwrap_or(text);
-    if name.is_empty() || name.contains(char::is_whitespace) || name.contains(char::is_control) {
+    if !divvy_core::is_account_name(text) {
         return Err(RuleError::Principal(text.to_owned()));
     }
     Ok(text
@@ -406,13 +405,23 @@ mod tests {
         let words = ["2", "ana=4", "@staff=8.5", "1004=none"];
         let file = rules("max-gpus = { others = 2, ana = 4, \"@staff\" = 8.5, 1004 = \"none\" }");
         assert_eq!(PerUser::from_words(&words), Ok(file.unwrap().max_gpus));
-        let words = ["lab", "@staff=my project"];
-        let file = rules("default-project = { others = \"lab\", \"@staff\" = \"my project\" }");
+        let words = ["lab", "@domain users=my project"];
+        let file =
+            rules("default-project = { others = \"lab\", \"@domain users\" = \"my project\" }");
         assert_eq!(
             PerUser::from_words(&words),
             Ok(file.unwrap().default_project)
         );
-        for wrong in ["", "x", "=1", "@=1", "a b=1", "ana=0.0005", "ana=-1"] {
+        for wrong in [
+            "",
+            "x",
+            "=1",
+            "@=1",
+            "@ a=1",
+            "a b=1",
+            "ana=0.0005",
+            "ana=-1",
+        ] {
             assert!(
                 PerUser::<GpuLimit>::from_words(&[wrong]).is_err(),
                 "{wrong}"

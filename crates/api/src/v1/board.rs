@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::gpu::GpuProcess;
-use super::{GpuAvailable, GpuHeldElsewhere, JobState, MigSlice, ReasonCode};
+use super::{Folded, GpuAvailable, GpuHeldElsewhere, JobState, MigSlice, ReasonCode};
 
 /// Most pending jobs of [`BoardWaiting::first`].
 pub const FIRST_WAITING: usize = 8;
@@ -179,7 +179,7 @@ pub struct BoardWaiting {
     /// Number of jobs by the code of their reason; see `ReasonCode`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub reasons: BTreeMap<String, u64>,
-    /// The first jobs in the order in which the daemon serves them, at most 8.
+    /// The first jobs in the order in which the daemon serves them, at most 8. Queued tasks of an array are one item.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub first: Vec<BoardWaitingJob>,
 }
@@ -210,6 +210,9 @@ pub struct BoardWaitingJob {
     /// Latest start, from time limits alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latest_start: Option<Timestamp>,
+    /// The tasks of an array that this item stands for; the other fields show the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folded: Option<Folded>,
 }
 
 /// A queue of a board.
@@ -353,6 +356,11 @@ impl BoardJob {
 }
 
 impl BoardWaitingJob {
+    /// Number of jobs that this item stands for.
+    pub fn count(&self) -> u64 {
+        self.folded.as_ref().map_or(1, |folded| folded.count.into())
+    }
+
     /// The handle of this job alone.
     pub fn reference(&self) -> &str {
         self.task.as_deref().unwrap_or(&self.id)

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Bypass, EndReason, Job, JobState, Slice};
+use super::{Bypass, EndReason, Folded, Job, JobState, Slice};
 
 /// One line of `GET /v1/jobs?brief=true`: the columns of a table, without fields that are null, false or empty. For
 /// ten thousand pending jobs it is less than a quarter of the full answer.
@@ -50,6 +50,9 @@ pub struct Brief<'a> {
     pub reason: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
     pub bypasses: Cow<'a, [Bypass]>,
+    /// With `fold=true`: the tasks that this item stands for; the other fields show the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folded: Option<Folded>,
 }
 
 impl Brief<'_> {
@@ -74,6 +77,7 @@ impl Brief<'_> {
             slices: Cow::Owned(self.slices.into_owned()),
             reason: self.reason.map(owned),
             bypasses: Cow::Owned(self.bypasses.into_owned()),
+            folded: self.folded,
         }
     }
 }
@@ -162,6 +166,7 @@ impl<'a> From<&'a Job> for Brief<'a> {
             slices: (&job.slices).into(),
             reason: job.reason.as_deref().map(Cow::from),
             bypasses: (&job.bypasses).into(),
+            folded: job.folded.clone(),
         }
     }
 }
@@ -213,6 +218,7 @@ mod tests {
             slices: Cow::Borrowed(&[]),
             reason: Some("behind #1 in queue q, which needs 0.25 of a GPU".into()),
             bypasses: Cow::Borrowed(&[]),
+            folded: None,
         }
     }
 

@@ -6,7 +6,7 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Bypass, Confirmation, Container, JobClaim, MigSlice, Output, Script};
+use super::{Bypass, Confirmation, Container, Folded, JobClaim, MigSlice, Output, Script};
 
 /// The amount of GPU that a job requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -497,6 +497,9 @@ pub struct Job {
     /// Processes of the job that held GPU memory which the limiter did not count, oldest first.
     #[serde(default)]
     pub bypasses: Vec<Bypass>,
+    /// In a list with `fold=true`: the tasks that this item stands for; the other fields show the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folded: Option<Folded>,
     /// Form in which the limiter was loaded into the program. Absent before the start, and in lists of ended jobs.
     #[serde(default)]
     pub limiter: Option<Limiter>,

@@ -11,7 +11,10 @@ pub const TOTAL: &str = "divvy-total";
 /// Header of a page of jobs: `after` of the next page. Absent on the last page.
 pub const NEXT: &str = "divvy-next";
 
-/// Words for jobs of one state: queued jobs on hold, running jobs with stopped processes.
+/// Header of a list of jobs with `fold=true`: number of items on all pages.
+pub const ITEMS: &str = "divvy-items";
+
+/// Words for jobs of one state: pending jobs with a hold, running jobs with stopped processes.
 pub const MARKS: [&str; 2] = ["held", "suspended"];
 
 /// Orders of a list of jobs; with `-` before it the other way round.
@@ -42,8 +45,8 @@ pub struct JobQuery {
     /// One line for each job (`Brief`).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub brief: bool,
-    /// States and end reasons, separated by commas, whatever `all` is: `queued,running`, `failed`. `held` selects queued
-    /// jobs on hold, `suspended` running jobs with stopped processes.
+    /// States and end reasons, separated by commas, whatever `all` is: `queued,running`, `failed`. `held` selects pending
+    /// jobs with a hold, `suspended` running jobs with stopped processes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// Name or number (uid) of the user.
@@ -70,6 +73,10 @@ pub struct JobQuery {
     /// `ended`, `elapsed`, `place`; with `-` before it the other way round. Absent: `id`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sort: Option<String>,
+    /// Queued tasks of an array with one queue and one request are one item, at the place of the first. Only with the
+    /// state `queued` and the order `place`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub fold: bool,
     /// At most this many jobs; 0: all. Without `sort` and `after` the newest ones, otherwise the first ones.
     #[serde(skip_serializing_if = "is_zero")]
     pub limit: usize,
@@ -95,6 +102,7 @@ impl JobQuery {
             ("text", self.text.clone()),
             ("since", self.since.map(|since| since.to_string())),
             ("sort", self.sort.clone()),
+            ("fold", flag(self.fold)),
             ("limit", limit),
             ("after", self.after.clone()),
         ];
@@ -109,6 +117,8 @@ pub struct JobPage {
     pub jobs: Vec<Job>,
     /// Number of jobs that match the query, on all pages.
     pub total: u64,
+    /// Number of items on all pages: fewer than jobs if the query folds arrays.
+    pub items: u64,
     /// `after` of the next page; `None` on the last page.
     pub next: Option<String>,
 }

@@ -15,9 +15,9 @@ pub struct Ps {
     /// List jobs that have ended, too, with their times
     #[arg(short, long)]
     pub all: bool,
-    /// One row for each queued job of an array
+    /// One row for each pending task of an array
     ///
-    /// One row for each queued job of an array. Otherwise those that follow each other are one row, such as 12_[2-39]
+    /// One row for each pending task of an array. Otherwise those that follow each other are one row, such as 12_[2-39]
     #[arg(long)]
     pub tasks: bool,
     #[command(flatten)]

@@ -78,7 +78,7 @@ fn reason(advice: &Advice) -> String {
 }
 
 /// The flag of a size; empty without one.
-fn flag(advice: &Advice) -> String {
+pub(super) fn flag(advice: &Advice) -> String {
     let amount = advice.amount.clone().map(divvy_core::Amount::try_from);
     match (amount, advice.memory_bytes) {
         (Some(Ok(amount)), _) => amount.flag(),

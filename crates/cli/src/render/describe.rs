@@ -14,6 +14,11 @@ use crate::text;
 
 /// One line a fact.
 pub fn describe(job: &Job, view: View) -> String {
+    describe_with(job, &super::efficiency(job, &[], None), view)
+}
+
+/// The same with the use of an ended job in words.
+pub fn describe_with(job: &Job, used: &str, view: View) -> String {
     let mut facts = Facts {
         text: String::new(),
         now: view.now,
@@ -49,6 +54,7 @@ pub fn describe(job: &Job, view: View) -> String {
         "stopped",
         &text::clean(job.end_detail.as_deref().unwrap_or_default()),
     );
+    facts.add("used", used);
     facts.add("gpu memory", &memory(job, view.now));
     facts.add("granted", &mig::asked_and_got(job));
     for slice in &job.slices {

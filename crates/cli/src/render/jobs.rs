@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use divvy_api::v1::{Brief, Bypass, Job, JobState, Slice};
+use divvy_api::v1::{Brief, Bypass, Folded, Job, JobState, Slice};
 use jiff::Timestamp;
 
 use super::View;
@@ -19,6 +19,14 @@ pub fn jobs(jobs: &[Job], view: View) -> String {
 /// One row a job, with the times and the peak memory of those that have ended.
 pub fn past_jobs(jobs: &[Job], view: View) -> String {
     rows(jobs, view, Span::Past)
+}
+
+/// One row a job, and one for the queued jobs of an array: what an action would change.
+pub fn folded_jobs(jobs: &[Job], view: View) -> String {
+    let rows = Rows::in_view(Format::Table, view, Span::Present);
+    let mut rows = rows.folding(usize::MAX);
+    jobs.iter().for_each(|job| rows.add(&Brief::from(job)));
+    rows.drawn()
 }
 
 fn rows(jobs: &[Job], view: View, span: Span) -> String {
@@ -59,44 +67,12 @@ struct Fold {
     indices: Vec<u32>,
 }
 
-/// Pieces of a list of indices that a row shows: more would take the other columns' room.
-const MOST_PIECES: usize = 3;
-
 impl Fold {
     /// Whether a job of this array belongs to this row, which shows the reason of the first: those behind it wait for that
     /// one too.
     fn takes(&self, array: &str, job: &Brief<'_>) -> bool {
         let first = &self.first;
         self.array == array && first.queue == job.queue && first.request == job.request
-    }
-
-    /// `12_[2-39]`, `12_[1,5-7,9,…]`.
-    fn reference(&mut self) -> String {
-        self.indices.sort_unstable();
-        let mut pieces: Vec<(u32, u32)> = Vec::new();
-        for &index in &self.indices {
-            match pieces.last_mut() {
-                Some((_, to)) if *to + 1 == index => *to = index,
-                _ => pieces.push((index, index)),
-            }
-        }
-        let more = if pieces.len() > MOST_PIECES {
-            ",…"
-        } else {
-            ""
-        };
-        let shown = pieces
-            .iter()
-            .take(MOST_PIECES)
-            .map(|(from, to)| match from == to {
-                true => from.to_string(),
-                false => format!("{from}-{to}"),
-            });
-        format!(
-            "{}_[{}{more}]",
-            self.array,
-            shown.collect::<Vec<_>>().join(",")
-        )
     }
 }
 
@@ -160,17 +136,17 @@ impl Rows {
 
     /// Draws the row of the jobs that are folded.
     fn unfold(&mut self) {
-        let Some(mut fold) = self.fold.take() else {
+        let Some(fold) = self.fold.take() else {
             return;
         };
         let count = fold.indices.len();
         if count == 1 {
             return self.put_bounded(&fold.first, 1);
         }
-        let (reference, mut job) = (fold.reference(), fold.first);
-        let name = job.name.rsplit_once('[').map(|(name, _)| name.to_owned());
-        job.name = name.map_or(job.name, Cow::Owned);
-        job.task = Some(Cow::Owned(reference));
+        let (folded, mut job) = (Folded::of(fold.indices), fold.first);
+        let name = Folded::name(&job.name).to_owned();
+        job.name = Cow::Owned(name);
+        job.task = Some(Cow::Owned(folded.reference(job.reference())));
         self.put_bounded(&job, count);
     }
 
@@ -582,6 +558,27 @@ mod tests {
             .map(|(id, task)| (id, task.as_str(), "queued", ""))
             .collect();
         assert!(table(&jobs, 1).0.contains("7_[0,2,4,…]"));
+    }
+
+    #[test]
+    fn what_an_action_would_change_is_one_row_for_an_array() {
+        let task = |index: u32| {
+            serde_json::from_value(serde_json::json!({
+                "id": (12 + index).to_string(), "name": format!("sw[{index}]"), "user": "ana", "project": null,
+                "queue": "q", "state": "queued", "end_reason": null, "exit_code": null, "compute": "fair", "slices": [],
+                "request": {"kind": "share", "thousandths": 250}, "reason": null, "place": null, "command": ["x"],
+                "cwd": "/", "runner": "supervisor", "pid": null, "submitted_at": "2026-03-04T11:59:00Z",
+                "started_at": null, "ended_at": null, "directory": "/d", "slice_directory": null,
+                "array": {"array": "12", "index": index, "count": 40, "max_running": 2},
+            }))
+        };
+        let jobs: Vec<Job> = (0..40).map(|index| task(index).unwrap()).collect();
+        let text = folded_jobs(&jobs, view());
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(
+            text.contains("12_[0-39]") && text.contains("40 queued"),
+            "{text}"
+        );
     }
 
     #[test]

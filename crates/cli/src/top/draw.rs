@@ -108,10 +108,17 @@ fn header(state: &State, canvas: &mut Canvas<'_>, area: Rect) {
         );
         pen.write(&text, Tone::Plain);
         if let Some(simulated) = &state.simulated {
-            pen.write(
-                &format!("  simulated: {}", text::cleaned(simulated)),
-                Tone::Faint,
-            );
+            let host = text::cleaned(&board.hostname);
+            let known = ["divvy top  ", &*host, &*text].map(width_of).iter().sum();
+            let room = left_width.saturating_sub(known);
+            let words = [
+                format!("  simulated: {}", text::cleaned(simulated)),
+                "  simulated".to_owned(),
+                "  sim".to_owned(),
+            ];
+            // Half a word would say nothing.
+            let fitting = words.iter().find(|words| width_of(words) <= room);
+            pen.write(fitting.map_or("", String::as_str), Tone::Faint);
         }
     } else {
         pen.write("  waiting for the daemon", Tone::Plain);
@@ -209,7 +216,7 @@ fn keys_of(state: &State, canvas: &mut Canvas<'_>, area: Rect) {
             (3, "d facts"),
             (3, "t span"),
         ],
-        false => vec![(1, "Enter job"), (2, "w why"), (2, "l log"), (2, "oo oom")],
+        false => vec![(1, "Enter job"), (2, "w why"), (2, "l log"), (2, "O oom")],
     };
     let actions = [(4, "r resize"), (4, "s suspend"), (2, "x cancel")];
     keys.extend(actions);

@@ -27,6 +27,8 @@ pub enum Command {
     Help,
     Tree,
     Order,
+    Refusals,
+    Unfold,
     Filter,
     Freeze,
     Faster,
@@ -126,7 +128,7 @@ pub const KEYS: &[Row] = &[
         &[Char('1')],
         Command::Pane(0),
         "1 to 5",
-        "GPUs, jobs, waiting jobs, events, users and projects",
+        "GPUs, jobs, pending jobs, events, users and projects",
     ),
     row(&[Char('2')], Command::Pane(1), "", ""),
     row(&[Char('3')], Command::Pane(2), "", ""),
@@ -152,7 +154,7 @@ pub const KEYS: &[Row] = &[
         &[Char('/')],
         Command::Filter,
         "/",
-        "filter: user:ana queue:half gpu:2 state:waiting text",
+        "filter: user:ana queue:half gpu:2 state:queued text",
     ),
     row(&[Char('m')], Command::Mine, "m", "only your jobs"),
     row(
@@ -166,6 +168,18 @@ pub const KEYS: &[Row] = &[
         Command::Tree,
         "t",
         "jobs by GPU; on a job's page 10 min or 6 h",
+    ),
+    row(
+        &[Char('a')],
+        Command::Unfold,
+        "a",
+        "arrays: a row for each pending task, or one row",
+    ),
+    row(
+        &[Char('O')],
+        Command::Refusals,
+        "O",
+        "refused memory of the job",
     ),
     row(&[Char('w')], Command::Why, "w", "why the job waits"),
     row(
@@ -213,9 +227,6 @@ pub const KEYS: &[Row] = &[
     row(&[Control('z')], Command::Stop, "Ctrl-Z", "stop; fg goes on"),
 ];
 
-/// The meaning of `o` with a second `o`, which is no sort letter.
-pub const REPORT: (&str, &str) = ("o o", "refused memory of the job; on its page one o");
-
 /// The command of a key.
 pub fn command(key: Key) -> Option<Command> {
     let found = KEYS.iter().find(|row| row.keys.contains(&key));
@@ -228,7 +239,6 @@ pub fn help() -> Vec<(&'static str, String)> {
     for row in KEYS.iter().filter(|row| !row.name.is_empty()) {
         lines.push((row.name, row.meaning.to_owned()));
         if row.command == Command::Order {
-            lines.push((REPORT.0, REPORT.1.to_owned()));
             let letters = super::rows::Key::ALL.iter();
             let letters: Vec<String> = letters
                 .map(|(letter, _, name)| format!("{letter} {name}"))

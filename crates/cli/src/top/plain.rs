@@ -35,7 +35,7 @@ impl Plain {
             );
             lines.push((name, job_words(job)));
         }
-        lines.push(("waiting jobs".to_owned(), waiting_words(board)));
+        lines.push(("pending jobs".to_owned(), waiting_words(board)));
         // A job that has ended is no subject any more; its event says that it ended.
         let known = |subject: &String| lines.iter().any(|(known, _)| known == subject);
         self.printed.retain(|subject, _| known(subject));
@@ -94,7 +94,7 @@ fn gpu_words(gpu: &BoardGpu) -> String {
         ));
     }
     if gpu.unmanaged_bytes > 0 {
-        words.push(format!("{} GiB outside of Divvy", gib(gpu.unmanaged_bytes)));
+        words.push(format!("{} GiB outside Divvy", gib(gpu.unmanaged_bytes)));
     }
     words.extend(gpu.problem.as_deref().map(text::clean));
     words.join(", ")
@@ -154,7 +154,7 @@ mod tests {
             plain.changes(&board, &none),
             [
                 "job 7 train of ana: running on gpu0.5a, 31 of 40 GiB, memory refused 3 times",
-                "waiting jobs: 3, 3 behind, 1 insufficient"
+                "pending jobs: 3, 3 behind, 1 insufficient"
             ]
         );
     }

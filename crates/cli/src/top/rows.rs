@@ -170,45 +170,68 @@ impl State {
         found.unwrap_or_else(|| self.job_row.min(rows.len().saturating_sub(1)))
     }
 
-    /// Pending jobs that match the filter, as far as their number is known.
+    /// The first rows of the pending jobs, from the board. `None` where it folds arrays that the user wants unfolded.
+    fn first_waiting(&self) -> Option<&[BoardWaitingJob]> {
+        let first = &self.board.as_ref()?.waiting.first;
+        let has_folded = first.iter().any(|job| job.folded.is_some());
+        (!(self.is_unfolded && has_folded)).then_some(first)
+    }
+
+    /// Rows of pending jobs that match the filter, as far as their number is known.
     pub fn waiting_count(&self) -> usize {
         let Some(board) = &self.board else { return 0 };
         let filter = self.filter();
-        let count = usize::try_from(board.waiting.count).unwrap_or(usize::MAX);
-        if filter.is_empty() {
-            return count;
+        let items = self.waiting.items;
+        let rows = match self.first_waiting() {
+            Some(first) if self.has_all_waiting() && !filter.needs_daemon() => {
+                let found = first.iter().filter(|job| filter.matches_waiting(job));
+                return found.count();
+            }
+            _ if !filter.is_empty() => items.unwrap_or(0),
+            first => {
+                let first = first.unwrap_or_default();
+                let known: u64 = first.iter().map(BoardWaitingJob::count).sum();
+                // Each job beyond the board has a row of its own, until a page says how many are folded.
+                let most = first.len() as u64 + board.waiting.count.saturating_sub(known);
+                items.unwrap_or(most).min(most)
+            }
+        };
+        usize::try_from(rows).unwrap_or(usize::MAX)
+    }
+
+    /// Pending jobs that match the filter: more than rows where arrays are folded.
+    pub fn waiting_jobs(&self) -> u64 {
+        let filter = self.filter();
+        match self.first_waiting() {
+            Some(first) if self.has_all_waiting() && !filter.needs_daemon() => {
+                let found = first.iter().filter(|job| filter.matches_waiting(job));
+                found.map(BoardWaitingJob::count).sum()
+            }
+            _ => self.waiting.total.unwrap_or(0),
         }
-        if self.has_all_waiting() && !filter.needs_daemon() {
-            let first = board.waiting.first.iter();
-            return first.filter(|job| filter.matches_waiting(job)).count();
-        }
-        let total = self.waiting.total.unwrap_or(0);
-        usize::try_from(total).unwrap_or(usize::MAX)
     }
 
     /// Whether the board holds every pending job.
     pub fn has_all_waiting(&self) -> bool {
-        self.board.as_ref().is_some_and(|board| {
-            let first = board.waiting.first.len();
-            u64::try_from(first).is_ok_and(|first| first >= board.waiting.count)
-        })
+        let (Some(board), Some(first)) = (&self.board, self.first_waiting()) else {
+            return false;
+        };
+        let known: u64 = first.iter().map(BoardWaitingJob::count).sum();
+        known >= board.waiting.count
     }
 
     /// The pending job in a row: from the board where it has it, else from a page.
     pub fn waiting_at(&self, row: usize) -> Option<&BoardWaitingJob> {
-        let board = self.board.as_ref()?;
         let filter = self.filter();
-        if filter.is_empty() {
-            if let Some(job) = board.waiting.first.get(row) {
-                return Some(job);
+        if let Some(first) = self.first_waiting() {
+            if filter.is_empty() {
+                if let Some(job) = first.get(row) {
+                    return Some(job);
+                }
+            } else if self.has_all_waiting() && !filter.needs_daemon() {
+                let mut found = first.iter().filter(|job| filter.matches_waiting(job));
+                return found.nth(row);
             }
-        } else if self.has_all_waiting() && !filter.needs_daemon() {
-            let mut found = board
-                .waiting
-                .first
-                .iter()
-                .filter(|job| filter.matches_waiting(job));
-            return found.nth(row);
         }
         self.waiting.pages.get(&(row / PAGE))?.get(row % PAGE)
     }

@@ -178,6 +178,8 @@ pub struct Waiting {
     pub after: Vec<Option<String>>,
     /// Number of jobs that match the filter.
     pub total: Option<u64>,
+    /// Number of their rows.
+    pub items: Option<u64>,
 }
 
 /// Use of a GPU in the last minute, by second.
@@ -260,6 +262,8 @@ pub struct State {
     pub page: Option<Page>,
     pub sort: Sort,
     pub is_tree: bool,
+    /// Each pending task of an array has a row.
+    pub is_unfolded: bool,
     pub typed_filter: String,
     pub filter: Filter,
     pub is_mine: bool,
@@ -302,6 +306,7 @@ impl State {
             page: None,
             sort: Sort::default(),
             is_tree: false,
+            is_unfolded: false,
             typed_filter: String::new(),
             filter: Filter::default(),
             is_mine: false,

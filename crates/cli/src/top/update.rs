@@ -152,6 +152,11 @@ fn obey(state: &mut State, command: Command) -> Vec<Call> {
             }
         }
         Command::Tree => state.is_tree = !state.is_tree,
+        Command::Unfold => {
+            state.is_unfolded = !state.is_unfolded;
+            forget_waiting(state);
+        }
+        Command::Refusals => show(state, Section::Oom),
         Command::Order if is_page => show(state, Section::Oom),
         Command::Order => state.mode = Mode::Order,
         Command::Filter => {
@@ -271,6 +276,15 @@ fn open(state: &mut State, page: Page) {
 
 /// The picked job, unless the caller may not act on it.
 fn allowed(state: &mut State, verb: &str) -> Option<String> {
+    let is_page = state.page.as_ref().is_some_and(|page| page.is_open);
+    if !is_page && !matches!(state.pane, Pane::Jobs | Pane::Waiting) {
+        // The selection of another list is not what the user looks at.
+        say(
+            state,
+            format!("cannot {verb}: no job is selected; 2 and 3 lead to the lists of jobs"),
+        );
+        return None;
+    }
     let Some(picked) = state.picked() else {
         say(state, "no job is selected".to_owned());
         return None;

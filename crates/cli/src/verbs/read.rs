@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
-use divvy_api::client::{Client, JobSelection};
+use divvy_api::client::{Client, JobSelection, Runs};
 use divvy_api::v1::{Error, ErrorCode, Job, JobQuery, JobState};
 use divvy_api::version;
 use jiff::Timestamp;
@@ -36,7 +36,7 @@ pub async fn jobs(args: Ps) -> Outcome {
         let (text, left_out) = listed(&client, &query, &args, is_filtered).await?;
         let remark = match left_out {
             0 => (text.is_empty() || text == "[]\n").then(|| none(&args, is_filtered)),
-            count => Some(format!("{count} more queued jobs; -n 0 lists them too")),
+            count => Some(format!("{count} more pending jobs; -n 0 lists them too")),
         };
         Ok(Shown {
             text,
@@ -198,13 +198,33 @@ pub async fn queues(look: Look) -> Outcome {
 }
 
 pub async fn describe(args: ReadJob) -> Outcome {
-    let JobSelection { array, jobs } = client()?.jobs_of(reference(&args.job)).await?;
+    let client = client()?;
+    let JobSelection { array, jobs } = client.jobs_of(reference(&args.job)).await?;
+    let used = match &jobs[..] {
+        [job] if array.is_none() && !args.read.output.is_json() => used(&client, job).await,
+        _ => String::new(),
+    };
     let draw = |jobs: &[Job], view| match &array {
-        None => jobs.iter().map(|job| render::describe(job, view)).collect(),
+        None => (jobs.iter())
+            .map(|job| render::describe_with(job, &used, view))
+            .collect(),
         Some(array) => render::describe_array(array, jobs, view),
     };
     print(render::list(&jobs, args.read.output, view(), draw)?)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What an ended job used, in words. Figures that the daemon does not give to the caller are left out.
+async fn used(client: &Client, job: &Job) -> String {
+    let (JobState::Ended, Some(started), Some(ended)) = (job.state, job.started_at, job.ended_at)
+    else {
+        return String::new();
+    };
+    let advice = client.advice(&Runs::Like(job.id.clone())).await;
+    let usage = client.usage("job", started, ended, None).await;
+    let mut usage = usage.unwrap_or_default().into_iter();
+    let own = usage.find(|usage| usage.job.as_deref() == Some(job.id.as_str()));
+    render::efficiency(job, &advice.unwrap_or_default(), own.as_ref())
 }
 
 pub async fn why(args: ReadJob) -> Outcome {

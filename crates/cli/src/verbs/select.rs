@@ -132,7 +132,12 @@ async fn agreed(
     }
     if args.select.dry_run {
         let format = args.output.unwrap_or(Format::Table);
-        print(render::list(&jobs, format, view(), render::jobs)?)?;
+        // The wide table has a row for each job.
+        let table = match format {
+            Format::Wide => render::jobs,
+            _ => render::folded_jobs,
+        };
+        print(render::list(&jobs, format, view(), table)?)?;
         if !jobs.is_empty() {
             say(&format!("{} would be {}", counted(jobs.len()), action.done));
         }

@@ -197,7 +197,7 @@ async fn act_on_named_or_matching(args: Cancel, action: &select::Action) -> Outc
         return select::act(&client, &args, action).await;
     }
     let act = async |name: &str| client.act(name, action.act).await;
-    each_but(args, act, action.others).await
+    each_but(args, act, action.others, said).await
 }
 
 /// A daemon that does not know what was asked for suspends a job, and says nothing of its memory.
@@ -240,7 +240,24 @@ pub(super) async fn act_on_each<T: Into<JobSelection>>(
     args: Cancel,
     act: impl AsyncFn(&str) -> Result<T>,
 ) -> Outcome {
-    each_but(args, act, "unchanged").await
+    each_but(args, act, "unchanged", said).await
+}
+
+/// The same. `change`: what each job has now, such as `priority 50`.
+pub(super) async fn change_each<T: Into<JobSelection>>(
+    args: Cancel,
+    change: &str,
+    act: impl AsyncFn(&str) -> Result<T>,
+) -> Outcome {
+    each_but(args, act, "unchanged", |job| said_changed(job, change)).await
+}
+
+/// `#12 train now has priority 50; it waits in queue default, place 3`.
+fn said_changed(job: &Job, change: &str) -> String {
+    let known = format!("#{} {} ", job.reference(), text::clean(&job.name));
+    let now = said(job);
+    let state = now.strip_prefix(&known).unwrap_or(&now);
+    format!("{known}now has {change}; it {state}")
 }
 
 /// The same. `others`: what it says of an array's jobs to which nothing was done.
@@ -248,6 +265,7 @@ async fn each_but<T: Into<JobSelection>>(
     args: Cancel,
     act: impl AsyncFn(&str) -> Result<T>,
     others: &str,
+    said: impl Fn(&Job) -> String,
 ) -> Outcome {
     let json = args.output.is_some_and(crate::args::Format::is_json);
     let (mut changed, mut outcome) = (Vec::new(), ExitCode::SUCCESS);

@@ -2,12 +2,13 @@
 
 use divvy_api::v1::JobChange;
 
-use super::wait::act_on_each;
+use super::wait::{act_on_each, change_each};
 use crate::args::{AmountArgs, Cancel, Change, Move};
 use crate::ask;
 use crate::ask::terms;
 use crate::call::{Outcome, client};
 use crate::error_output::{Result, usage};
+use crate::text;
 
 pub async fn move_jobs(args: Move) -> Outcome {
     let change = moved(&args)?;
@@ -30,7 +31,30 @@ async fn apply(
         output,
         ..Cancel::default()
     };
-    act_on_each(jobs, async |name| client.change(name, &change).await).await
+    let act = async |name: &str| client.change(name, &change).await;
+    match in_words(&change) {
+        words if words.is_empty() => act_on_each(jobs, act).await,
+        words => change_each(jobs, &words, act).await,
+    }
+}
+
+/// What a job has after this change: `priority 50, time limit 2h`. Its state shows queue and place.
+fn in_words(change: &JobChange) -> String {
+    let amount = change.amount.as_ref().map(|amount| {
+        let amount = text::amount_in_words(amount);
+        format!("a request of {amount}")
+    });
+    let priority = change
+        .priority
+        .map(|priority| format!("priority {priority}"));
+    let time = change.time_limit_s.map(|seconds| match seconds {
+        0 => "no time limit".to_owned(),
+        seconds => format!("time limit {}", text::seconds(seconds)),
+    });
+    let name = change.name.as_deref();
+    let name = name.map(|name| format!("the name {}", text::clean(name)));
+    let words = [amount, priority, time, name].into_iter().flatten();
+    words.collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the change that the flags of `move` describe.
@@ -100,6 +124,25 @@ mod tests {
             Verb::Move(args) => moved(&args),
             Verb::Change(args) => changed(&args),
             verb => panic!("another verb: {verb:?}"),
+        }
+    }
+
+    #[test]
+    fn a_change_says_what_changed() {
+        for (line, words) in [
+            ("change 7 --priority 50", "priority 50"),
+            ("change 7 --time 3h --name b", "time limit 3h, the name b"),
+            (
+                "change 7 --time none -g 0.5",
+                "a request of 0.5 of a GPU, no time limit",
+            ),
+            ("move 7 --top", ""),
+        ] {
+            assert_eq!(
+                in_words(&parse_change(&format!("divvy {line}")).unwrap()),
+                words,
+                "{line}"
+            );
         }
     }
 

@@ -239,7 +239,7 @@ fn where_the_memory_of_a_suspended_job_is_is_described_and_who_waits_sees_for_wh
         assert!(described.lines().any(|one| one == line), "{described}");
     }
     held.slices.clear();
-    held.reason = Some("holds no GPU: its 4.0 GiB of gpu0.25a is in host memory since …".into());
+    held.reason = Some("holds no GPU: its 4.0 GiB of gpu0.25a is in host memory".into());
     let row = list(&[held], Format::Table, 160, render::jobs);
     assert!(
         row.contains("suspended") && row.contains("holds no GPU"),

@@ -97,7 +97,7 @@ impl fmt::Display for UnmetConstraint {
                     Bytes::ZERO => write!(out, "processes outside Divvy hold {unmanaged}")?,
                     listed_for_none => write!(
                         out,
-                        "{unmanaged} are in use outside slices, {} of them by no listed process",
+                        "{unmanaged} are in use outside Divvy, {} of them by no listed process",
                         listed_for_none.human()
                     )?,
                 }

@@ -227,7 +227,7 @@ impl fmt::Display for Shortage {
                 Bytes::ZERO => write!(out, "; processes outside Divvy hold {held}")?,
                 listed_for_none => write!(
                     out,
-                    "; outside slices {held} are in use, {} by no listed process",
+                    "; outside Divvy {held} are in use, {} by no listed process",
                     listed_for_none.human()
                 )?,
             }

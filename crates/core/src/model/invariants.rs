@@ -168,9 +168,9 @@ pub enum Violation {
     NotAlone(String),
     #[error("the MIG instance {instance} of GPU {index} cannot lie there beside the others")]
     Overlap { index: u32, instance: String },
-    #[error("{} of GPU {index} is promised", gpus(*share))]
+    #[error("{} of GPU {index} is allocated", gpus(*share))]
     Share { index: u32, share: u64 },
-    #[error("{memory} of GPU {index} is promised, and {usable} is usable")]
+    #[error("{memory} of GPU {index} is allocated, and {usable} is usable")]
     Memory {
         index: u32,
         memory: Bytes,
@@ -261,14 +261,14 @@ mod tests {
             vec![grant(0, 500, 2, "gpu0.5a")],
             vec![grant(0, 501, 2, "gpu0.501a")],
         ];
-        assert_eq!(violation(share), "1.001 of GPU 0 is promised");
+        assert_eq!(violation(share), "1.001 of GPU 0 is allocated");
         let memory = vec![
             vec![grant(0, 500, 50, "gpu0.5a")],
             vec![grant(0, 500, 52, "gpu0.5b")],
         ];
         assert_eq!(
             violation(memory),
-            "102MiB of GPU 0 is promised, and 100MiB is usable"
+            "102MiB of GPU 0 is allocated, and 100MiB is usable"
         );
     }
 

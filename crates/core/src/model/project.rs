@@ -73,6 +73,19 @@ impl Project {
     }
 }
 
+/// Whether a text can name a user (`ana`) or a group (`@vision`, or by a directory service `@domain users`). Groups of a
+/// directory may have blanks within their names; users cannot.
+pub fn is_account_name(text: &str) -> bool {
+    let (name, is_group) = match text.strip_prefix('@') {
+        Some(group) => (group, true),
+        None => (text, false),
+    };
+    let is_wrong = |letter: char| {
+        letter.is_control() || letter.is_whitespace() && !(is_group && letter == ' ')
+    };
+    !name.is_empty() && name.trim() == name && !name.contains(is_wrong)
+}
+
 /// An amount of both resources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
@@ -162,6 +175,32 @@ impl SchedulingClass {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_group_may_have_blanks_within_its_name_and_a_user_may_not() {
+        for text in [
+            "ana",
+            "@vision",
+            "@domain users",
+            "@domänen-benutzer der uni",
+            "@1004",
+        ] {
+            assert!(is_account_name(text), "{text:?}");
+        }
+        for text in [
+            "",
+            "@",
+            "a b",
+            "@ users",
+            "@users ",
+            "@a\tb",
+            "@a\nb",
+            "@a\u{a0}b",
+            "a\0",
+        ] {
+            assert!(!is_account_name(text), "{text:?}");
+        }
+    }
 
     #[test]
     fn members_are_users_and_groups_and_nobody_means_everybody() {

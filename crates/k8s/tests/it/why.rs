@@ -109,7 +109,7 @@ fn a_pod_at_kueues_gate_learns_the_figures_of_its_project() {
         format!(
             "pod vision/train waits: it needs 0.5 GPUs, and the project vision has no quota left: 1 of 1 GPU in use\n  \
              kueue    {NEEDED}\n  \
-             project  vision: quota 1 GPU, never over quota; 1 in use, 0 over quota, 1 running, 1 waiting\n  \
+             project  vision: quota 1 GPU, never over quota; 1 in use, 0 over quota, 1 running, 1 pending\n  \
              others   over quota: nlp 0.25\n  \
              options  divvy-k8s project set vision --quota 1.5\n"
         )

@@ -3,7 +3,7 @@
  * (`crates/api/src/v1/board.rs`, `Board::apply`).
  */
 
-import { clock, gib, isFigure, label, percent } from "./format.js";
+import { clean, clock, gib, isFigure, label, percent } from "./format.js";
 
 /** @param {any[]} all @param {any[]} changed @param {Set<any>} gone @param {(one: any) => number} key */
 function merged(all, changed, gone, key) {
@@ -81,6 +81,19 @@ export function shareUsed(job) {
 export function reference(job) {
   if (typeof job.task === "string") return job.task;
   return job.array ? `${job.array.array}_${job.array.index}` : String(job.id);
+}
+
+/**
+ * Reference and name of a row, which may stand for the pending tasks of an array: `12_[2-39]` and `sweep`.
+ * @param {any} job
+ */
+export function folded(job) {
+  const one = { reference: reference(job), name: job.name };
+  if (!job.folded) return one;
+  return {
+    reference: `${one.reference.replace(/_[^_]*$/, "")}_[${clean(job.folded.indices)}]`,
+    name: String(job.name ?? "").replace(/\[[^[]*\]$/, ""),
+  };
 }
 
 /** Thousandths of a GPU that jobs hold, on all GPUs. @param {any} board */

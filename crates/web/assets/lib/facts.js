@@ -7,13 +7,16 @@ import {
   count,
   elapsed,
   fullTime,
+  isFigure,
   label,
+  memories,
   memory,
   NONE,
   seconds,
   share,
   state,
 } from "./format.js";
+import { sizeFlag } from "./explain.js";
 
 /** @param {any} slice @param {boolean} hasEnded */
 function slice(slice, hasEnded) {
@@ -121,6 +124,33 @@ export function facts(job, now) {
     ["reason", text(job.reason)],
   ];
   return all.filter(([, value]) => value !== "" && value !== "–");
+}
+
+/**
+ * The use of an ended job in one line, as `divvy describe` says it (`crates/cli/src/render/efficiency.rs`). What is not
+ * known is left out.
+ * @param {any} job @param {any[]} advice Of earlier runs of the program. @param {any} [usage] The GPU time of the job.
+ */
+export function efficiency(job, advice, usage) {
+  const slices = job.slices ?? [];
+  const sum = (/** @type {string} */ name) =>
+    slices.reduce((/** @type {number} */ all, /** @type {any} */ one) => all + (one[name] ?? 0), 0);
+  const peak = sum("memory_peak_bytes");
+  if (job.state !== "ended" || slices.length === 0 || peak === 0) return "";
+  const parts = [`${memories([peak, sum("memory_limit_bytes")]).replace("/", " of ")} at its peak`];
+  const measured = (usage?.allocated_gpu_ms ?? 0) - (usage?.unknown_gpu_ms ?? 0);
+  if (measured > 0 && measured * 2 >= usage.allocated_gpu_ms) {
+    const part = Math.floor((Math.max(0, usage.used_gpu_ms - usage.loaned_gpu_ms) * 100) / measured);
+    parts.push(`${Math.min(100, part)} % of its compute time`);
+  }
+  const isRefused = slices.some((/** @type {any} */ one) => one.denials > 0);
+  const limit = Math.max(...slices.map((/** @type {any} */ one) => one.memory_limit_bytes));
+  const next = advice.find((one) => one.gpus === slices.length && job.request?.kind !== "mig");
+  const size = next?.memory_bytes;
+  const isBetter = isFigure(size) && (isRefused ? size > limit : size < limit);
+  const flag = isBetter ? sizeFlag(next.amount) : undefined;
+  if (flag !== undefined) return `${parts.join(", ")}; next time: ${flag}`;
+  return parts.join(", ") + (isRefused ? "; its limit refused memory, so its whole need is unknown" : "");
 }
 
 /** Results of `divvy doctor` and `divvy selftest`, with the sums that the commands print. */

@@ -34,7 +34,7 @@ export function holders(board, gpu) {
   const all = slicesOn(board, gpu.index).map(({ job, slice }) => ({
     key: `job:${job.id}`,
     job: reference(job),
-    name: `#${reference(job)} ${label(job.user, 40)}`,
+    name: `#${reference(job)} ${label(job.name, 40)} of ${label(job.user, 40)}`,
     figures: `${gib(slice.used_bytes, slice.limit_bytes)} GiB`,
   }));
   for (const held of gpu.held_elsewhere ?? []) {

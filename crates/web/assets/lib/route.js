@@ -5,6 +5,7 @@
 export const PAGES = /** @type {const} */ ([
   ["overview", "Overview"],
   ["queue", "Queue"],
+  ["jobs", "Ended"],
   ["people", "People"],
   ["mig", "MIG"],
   ["doctor", "Doctor"],
@@ -22,7 +23,8 @@ export function parse(fragment) {
   for (const [name, value] of new URLSearchParams(search)) query[name] = value.slice(0, 200);
   const [page, rest] = path.split("/");
   if (page === "job" && rest) return { page, job: decoded(rest).slice(0, 200), query };
-  return { page: PAGES.some(([name]) => name === page) ? page : "overview", query };
+  if (page === "") return { page: "overview", query };
+  return { page: PAGES.some(([name]) => name === page) ? page : "missing", query };
 }
 
 /** @param {string} page @param {Record<string, string | undefined>} [query] @param {string} [job] */
@@ -61,14 +63,59 @@ function decoded(text) {
 export const PAGE = 100;
 export const FILTERS = /** @type {const} */ (["user", "queue", "project", "text"]);
 
+/** Filters of the list of ended jobs. `since` is the age of the oldest end, such as `24h`. */
+export const ENDED_FILTERS = /** @type {const} */ (["state", "user", "name", "queue", "project", "since"]);
+
+/** Words of `ps -s` for ends, and the words for all of them. */
+export const ENDS = /** @type {const} */ ([
+  "completed",
+  "failed",
+  "cancelled",
+  "time_limit",
+  "idle_timeout",
+  "launch_failed",
+  "supervisor_lost",
+  "bypass",
+  "dependency_failed",
+  "gpu_lost",
+  "released",
+]);
+
+/** Ages of the field "Ended within", with their seconds. */
+export const AGES = /** @type {const} */ ([
+  ["1h", "1 hour", 3_600],
+  ["24h", "24 hours", 86_400],
+  ["7d", "7 days", 604_800],
+  ["30d", "30 days", 2_592_000],
+]);
+
 /** @typedef {Partial<Record<typeof FILTERS[number], string>>} Filter */
 
-/** The filter of a route. @param {Record<string, string>} query @returns {Filter} */
-export function filter(query) {
-  /** @type {Filter} */
+/**
+ * The filter of a route. @param {Record<string, string>} query @param {readonly string[]} [names]
+ * @returns {Record<string, string>}
+ */
+export function filter(query, names = FILTERS) {
+  /** @type {Record<string, string>} */
   const found = {};
-  for (const name of FILTERS) if (query[name]?.trim()) found[name] = query[name].trim();
+  for (const name of names) if (query[name]?.trim()) found[name] = query[name].trim();
   return found;
+}
+
+/**
+ * A page of the ended jobs, the last end first.
+ * @param {Record<string, string>} filter @param {number} now @param {string} [after] `divvy-next` of the page before.
+ */
+export function ended(filter, now, after) {
+  const state = filter.state || "ended";
+  const query = new URLSearchParams({ state, sort: "-ended", limit: String(PAGE), brief: "true" });
+  for (const name of ENDED_FILTERS) {
+    if (filter[name] && name !== "state" && name !== "since") query.set(name, filter[name]);
+  }
+  const age = AGES.find(([name]) => name === filter.since)?.[2];
+  if (age) query.set("since", new Date(now - age * 1000).toISOString());
+  if (after) query.set("after", after);
+  return `/v1/jobs?${query}`;
 }
 
 /**
@@ -78,9 +125,13 @@ export function filter(query) {
  */
 export const hasWholeQueues = (filter) => !filter.user && !filter.project && !filter.text;
 
-/** @param {Filter} filter @param {string} [after] `divvy-next` of the page before. */
-export function waiting(filter, after) {
+/**
+ * @param {Filter} filter @param {string} [after] `divvy-next` of the page before.
+ * @param {boolean} [hasTasks] Each task of an array has a row of its own.
+ */
+export function waiting(filter, after, hasTasks = false) {
   const query = new URLSearchParams({ state: "queued", sort: "place", limit: String(PAGE) });
+  if (!hasTasks) query.set("fold", "true");
   if (hasWholeQueues(filter)) query.set("brief", "true");
   for (const name of FILTERS) if (filter[name]) query.set(name, filter[name] ?? "");
   if (after) query.set("after", after);
@@ -97,7 +148,9 @@ export function places(jobs, before, filter) {
   const rows = jobs.map((job) => {
     const queue = job.queue ?? "default";
     seen[queue] = (seen[queue] ?? 0) + 1;
-    const counted = hasWholeQueues(filter) ? seen[queue] : undefined;
+    const counted = hasWholeQueues(filter) && Number.isFinite(seen[queue]) ? seen[queue] : undefined;
+    // The tasks of a row may have places between those of the rows behind it.
+    if (job.folded) seen[queue] = Infinity;
     return { job, place: /** @type {number | undefined} */ (job.place ?? counted) };
   });
   return { rows, seen };

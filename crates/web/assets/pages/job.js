@@ -5,7 +5,7 @@ import { list, one } from "../api.js";
 import { actionsFor, resize } from "../lib/actions.js";
 import { peaks, reference, shareUsed, sum, used } from "../lib/board.js";
 import { needed, reason, refusal, requestable, sentence, sizeFlag } from "../lib/explain.js";
-import { facts } from "../lib/facts.js";
+import { efficiency, facts } from "../lib/facts.js";
 import { count, elapsed, label, memories, memory, share, state } from "../lib/format.js";
 import { Log } from "./log.js";
 import { useAnswer, useNow, useStore } from "../store.js";
@@ -55,6 +55,7 @@ export function Job({ job }) {
       ${live?.bypass && html`<span class="alert">! bypass of the limiter</span>`}
       ${live?.denials > 0 && html`<span class="alert">! refused ${live.denials}×</span>`}
     </p>
+    ${data.state === "ended" && html`<${Efficiency} job=${data} />`}
     <${Actions} actions=${actionsFor({ ...data, suspended: live?.suspended ?? data.suspended })} owner=${data.user}
       onDone=${again} />
     ${data.state === "queued" && html`<section aria-labelledby="why"><h2 id="why">Why it waits</h2><${Why}
@@ -74,6 +75,19 @@ export function Job({ job }) {
       <p><${Command} text=${`divvy describe ${reference(data)}`} /></p>
     </section>
   <//>`;
+}
+
+/** What an ended job used, and the next size, as far as both are known. @param {{ job: any }} props */
+function Efficiency({ job }) {
+  const ask = (/** @type {string | undefined} */ path) =>
+    useAnswer(path, async (signal) => (await list(path ?? "", { signal })).items);
+  const advice = ask(`/v1/advice?${new URLSearchParams({ job: job.id })}`);
+  const period = job.started_at && job.ended_at > job.started_at;
+  const times = period ? new URLSearchParams({ by: "job", since: job.started_at, until: job.ended_at }) : undefined;
+  const usage = ask(times && `/v1/usage?${times}`);
+  const own = usage.data?.find((/** @type {any} */ one) => one.job === job.id);
+  const words = efficiency(job, advice.data ?? [], own);
+  return words && html`<p class="efficiency">Used ${words}</p>`;
 }
 
 /** @param {{ job: string }} props */

@@ -34,9 +34,9 @@ export function Overview() {
 function Key() {
   return html`<ul class="legend key" aria-label="Fills of the bars">
     <li><span class="swatch part used c0" aria-hidden="true"></span>used</li>
-    <li><span class="swatch part limit c0" aria-hidden="true"></span>promised, not used</li>
+    <li><span class="swatch part limit c0" aria-hidden="true"></span>allocated, not used</li>
     <li><span class="swatch part free" aria-hidden="true"></span>free</li>
-    <li><span class="swatch part outside" aria-hidden="true"></span>unmanaged</li>
+    <li><span class="swatch part outside" aria-hidden="true"></span>outside Divvy</li>
     <li><span class="swatch part elsewhere" aria-hidden="true"></span>another daemon's</li>
   </ul>`;
 }
@@ -67,7 +67,7 @@ function Gpu({ board, gpu }) {
           : html`<${MemoryBar} board=${board} gpu=${gpu} />`
       }
       <span class="figures">
-        ${gib(gpu.used_bytes)} used, ${gib(gpu.allocated_bytes)} promised of ${gib(gpu.usable_bytes)} GiB
+        ${gib(gpu.used_bytes)} used, ${gib(gpu.allocated_bytes)} allocated of ${gib(gpu.usable_bytes)} GiB
       </span></div>
     ${
       !gpu.mig &&

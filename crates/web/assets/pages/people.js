@@ -1,4 +1,4 @@
-/** Users and projects: what they hold now, and GPU hours held, used and due over 7 or 30 days, also as CSV. */
+/** Users and projects: what is allocated now, and GPU hours allocated, used and due over 7 or 30 days, also as CSV. */
 
 import { html, useMemo } from "../vendor/preact.js";
 import { list } from "../api.js";
@@ -34,7 +34,7 @@ export function People({ query }) {
           onChange=${(/** @type {string} */ value) => {
             location.hash = format("people", { days: value });
           }} /></div>
-      <p class="quiet">Held: allocated to jobs. Used: kernels of the jobs ran. Loaned: used beyond the jobs' shares.
+      <p class="quiet">Allocated: what jobs held, used or not. Used: kernels of the jobs ran. Loaned: used beyond the jobs' shares.
         Due: the project's quota over the same time. Without the role operator, the hours are your own.</p>
       ${error && html`<${Refusal} error=${error} />`}
       ${!data && !error && html`<p class="quiet">Waiting for the daemon.</p>`}
@@ -84,7 +84,7 @@ function Now({ board, projects }) {
     },
     { name: "run", title: "Run", isFigure: true, cell: cell((one) => one.running) },
     { name: "wait", title: "Wait", isFigure: true, cell: cell((one) => one.waiting) },
-    { name: "gpus", title: "GPUs held", isFigure: true, cell: cell((one) => share(one.share)) },
+    { name: "gpus", title: "GPUs allocated", isFigure: true, cell: cell((one) => share(one.share)) },
     { name: "busy", title: "Busy", isFigure: true, cell: cell((one) => share(one.share_used)) },
     { name: "due", title: "Due now", isFigure: true, cell: cell((one) => share(one.known?.fair_share)) },
     { name: "quota", title: "Quota", isFigure: true, cell: cell((one) => share(one.quota)) },
@@ -122,7 +122,7 @@ function Hours({ title, keyName, rows: all, days }) {
         row.name === "" && keyName === "project" ? "no project" : label(row.name, 60),
     },
     { name: "jobs", title: "Jobs", isFigure: true, cell: (/** @type {any} */ row) => row.jobs },
-    { name: "held", title: "Held", isFigure: true, cell: (/** @type {any} */ row) => hours(row.held) },
+    { name: "held", title: "Allocated", isFigure: true, cell: (/** @type {any} */ row) => hours(row.held) },
     { name: "used", title: "Used", isFigure: true, cell: (/** @type {any} */ row) => hours(row.used) },
     ...(keyName === "project"
       ? [{ name: "due", title: "Due", isFigure: true, cell: (/** @type {any} */ row) => hours(row.due) }]
@@ -137,7 +137,7 @@ function Hours({ title, keyName, rows: all, days }) {
     },
     {
       name: "bar",
-      title: "Held and used",
+      title: "Allocated and used",
       className: "wide",
       cell: (/** @type {any} */ row) => html`<${Hold} row=${row} most=${largest} />`,
     },
@@ -158,7 +158,7 @@ function Hours({ title, keyName, rows: all, days }) {
 function Hold({ row, most }) {
   const width = (/** @type {number} */ part) => ({ width: `${Math.min(100, (part * 100) / most)}%` });
   const used = Math.min(row.used, row.held);
-  return html`<div class="bar thin" role="img" aria-label=${`held ${hours(row.held)}, used ${hours(row.used)} hours`}>
+  return html`<div class="bar thin" role="img" aria-label=${`allocated ${hours(row.held)}, used ${hours(row.used)} hours`}>
     <span class="part used c0" style=${width(used)}></span><span class="part limit c0"
       style=${width(row.held - used)}></span>
   </div>`;

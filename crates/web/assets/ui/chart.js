@@ -153,7 +153,8 @@ function options(series, unit, most, width, point) {
     width: Math.max(200, Math.floor(width)),
     height: HEIGHT,
     bands,
-    padding: [8, 8, 0, 0],
+    // Half of the last label of the time axis stands right of its tick.
+    padding: [8, 24, 0, 0],
     legend: { show: false },
     cursor: { drag: { x: false, y: false }, points: { show: false }, y: false },
     scales: {

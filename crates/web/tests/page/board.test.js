@@ -173,7 +173,7 @@ test("the parts of a bar add up to the whole", () => {
   );
   assert.deepEqual(
     holders(shown, one).map((holder) => holder.name),
-    ["#7 ana", "lee's run", "outside: blender of zoe"],
+    ["#7 train of ana", "lee's run", "outside: blender of zoe"],
   );
   const full = memoryParts(board([one], [job(1, [slice(0, 90, 70)]), job(2, [slice(0, 50, 60)])]), one);
   assert.ok(Math.abs(full.reduce((sum, part) => sum + part.width, 0) - 100) < 0.01, JSON.stringify(full));

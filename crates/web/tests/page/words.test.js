@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
+import { folded } from "../../assets/lib/board.js";
 import { actionsFor, bytes, command, commands, move, refusal, resize } from "../../assets/lib/actions.js";
 import {
   explained,
@@ -12,8 +13,8 @@ import {
   sizeFlag,
   start,
 } from "../../assets/lib/explain.js";
-import { facts, results, sum, total } from "../../assets/lib/facts.js";
-import { filter, format, jobLink, largest, parse, places, token, waiting } from "../../assets/lib/route.js";
+import { efficiency, facts, results, sum, total } from "../../assets/lib/facts.js";
+import { ended, ENDED_FILTERS, filter, format, jobLink, largest, parse, places, token, waiting } from "../../assets/lib/route.js";
 
 const GIB = 2 ** 30;
 const now = Date.parse("2026-11-26T12:00:00Z");
@@ -24,8 +25,9 @@ test("routes survive their fragments", () => {
   assert.deepEqual(parse("#/queue?user=ana&text=a%20b"), { page: "queue", query: { user: "ana", text: "a b" } });
   assert.deepEqual(parse("#/job/12_3"), { page: "job", job: "12_3", query: {} });
   assert.deepEqual(parse(jobLink("a b/c?d")), { page: "job", job: "a b/c?d", query: {} });
+  assert.equal(parse("#/").page, "overview");
   for (const wrong of ["#/nowhere", "#/job/", "#/../etc", "#/constructor", "#/__proto__"])
-    assert.equal(parse(wrong).page, "overview", wrong);
+    assert.equal(parse(wrong).page, "missing", wrong);
   assert.equal(parse(`#/queue?text=${"x".repeat(999)}`).query.text.length, 200);
   assert.equal(format("queue", { user: "ana", text: "", queue: undefined }), "#/queue?user=ana");
   assert.equal(parse("#/job/%E0%A4%A").job, "%E0%A4%A");
@@ -44,14 +46,60 @@ test("a token is what is no route", () => {
 });
 
 test("a list asks for what its fields name, a page at a time", () => {
-  assert.equal(waiting({}), "/v1/jobs?state=queued&sort=place&limit=100&brief=true");
+  assert.equal(waiting({}), "/v1/jobs?state=queued&sort=place&limit=100&fold=true&brief=true");
   assert.equal(
     waiting({ queue: "half" }, "9"),
-    "/v1/jobs?state=queued&sort=place&limit=100&brief=true&queue=half&after=9",
+    "/v1/jobs?state=queued&sort=place&limit=100&fold=true&brief=true&queue=half&after=9",
   );
-  assert.equal(waiting({ user: "a&b=c" }), "/v1/jobs?state=queued&sort=place&limit=100&user=a%26b%3Dc");
+  assert.equal(waiting({ user: "a&b=c" }), "/v1/jobs?state=queued&sort=place&limit=100&fold=true&user=a%26b%3Dc");
   assert.deepEqual(filter({ user: " ana ", text: "  ", other: "x" }), { user: "ana" });
+  assert.equal(waiting({}, undefined, true), "/v1/jobs?state=queued&sort=place&limit=100&brief=true");
   assert.match(largest("2026-01-01T00:00:00Z", 7, 0), /sort=-peak&limit=7&brief=true&gpu=0$/);
+});
+
+test("the list of ended jobs has the filters of ps -a", () => {
+  assert.equal(ended({}, now), "/v1/jobs?state=ended&sort=-ended&limit=100&brief=true");
+  const query = { state: "failed", user: "ana", name: "train*", since: "24h", text: "not here", queue: " ", project: "v" };
+  const path = ended(filter(query, ENDED_FILTERS), now, "3-100");
+  assert.equal(
+    path,
+    "/v1/jobs?state=failed&sort=-ended&limit=100&brief=true&user=ana&name=train*&project=v" +
+      "&since=2026-11-25T12%3A00%3A00.000Z&after=3-100",
+  );
+  assert.doesNotMatch(ended({ since: "ever" }, now), /since/);
+  assert.equal(parse("#/jobs?state=failed").page, "jobs");
+});
+
+test("an array is one row with its indices", () => {
+  const one = { id: "14", task: "12_2", name: "sweep[2]", folded: { count: 38, indices: "2-39" } };
+  assert.deepEqual(folded(one), { reference: "12_[2-39]", name: "sweep" });
+  assert.deepEqual(folded({ id: "3", name: "a[b]" }), { reference: "3", name: "a[b]" });
+  // Places behind such a row are not known: other tasks of it may stand there.
+  const rows = places([{ id: "1" }, one, { id: "60" }], {}, {}).rows;
+  assert.deepEqual(
+    rows.map((row) => row.place),
+    [1, 2, undefined],
+  );
+});
+
+test("an ended job is told its use and a size only where both are known", () => {
+  const job = (denials, more = {}) => ({
+    state: "ended",
+    request: { kind: "share", thousandths: 500 },
+    slices: [{ memory_peak_bytes: 12 * GIB, memory_limit_bytes: 40 * GIB, denials }],
+    ...more,
+  });
+  const advice = (gib) => [{ gpus: 1, memory_bytes: gib * GIB, amount: { kind: "memory", bytes: gib * GIB } }];
+  const usage = { allocated_gpu_ms: 1000, used_gpu_ms: 400, loaned_gpu_ms: 90, unknown_gpu_ms: 0 };
+  assert.equal(efficiency(job(0), []), "12.0 of 40.0 GiB at its peak");
+  assert.equal(
+    efficiency(job(0), advice(14), usage),
+    "12.0 of 40.0 GiB at its peak, 31 % of its compute time; next time: --gpu-memory 14GiB",
+  );
+  assert.equal(efficiency(job(0), advice(40), { ...usage, unknown_gpu_ms: 600 }), "12.0 of 40.0 GiB at its peak");
+  assert.match(efficiency(job(1), advice(14)), /peak; its limit refused memory, so its whole need is unknown$/);
+  assert.match(efficiency(job(1), advice(64)), /next time: --gpu-memory 64GiB$/);
+  assert.equal(efficiency(job(0, { state: "running" }), advice(14)), "");
 });
 
 test("places are counted only where the list has whole queues", () => {

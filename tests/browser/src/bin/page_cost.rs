@@ -96,7 +96,7 @@ fn measure(quick: bool, page: Option<&Path>) -> Result<()> {
         false => "",
     };
     let head = format!(
-        "Divvy {}{build}, {version}, {} cores, load {load} before.\n8 GPUs, {RUNNING} running and {WAITING} waiting jobs.\n\n\
+        "Divvy {}{build}, {version}, {} cores, load {load} before.\n8 GPUs, {RUNNING} running and {WAITING} pending jobs.\n\n\
          | figure | median | lowest to highest | rounds | condition |\n|---|---|---|--:|---|\n",
         env!("CARGO_PKG_VERSION"),
         std::thread::available_parallelism().map_or(0, std::num::NonZero::get),

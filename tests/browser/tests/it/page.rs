@@ -50,6 +50,7 @@ pub fn routes(job: &str) -> Vec<String> {
     [
         "#/overview",
         "#/queue",
+        "#/jobs",
         &job,
         "#/people",
         "#/mig",

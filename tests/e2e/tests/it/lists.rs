@@ -64,7 +64,7 @@ fn queued_jobs_of_an_array_are_a_row_of_ps_and_a_screen_of_queued_jobs_is_shown(
     let Some(text) = shown(&mut on_terminal(&home, 120, "ps")) else {
         return;
     };
-    let left_out = "divvy: 7 more queued jobs; -n 0 lists them too";
+    let left_out = "divvy: 7 more pending jobs; -n 0 lists them too";
     assert!(text.contains(left_out), "{text}");
     assert_eq!(text.matches("alone-").count(), 13, "{text}");
     let text = shown(&mut on_terminal(&home, 120, "ps -n 0")).unwrap_or_default();

@@ -119,7 +119,7 @@ fn the_view_fits_terminals_and_leaves_them_as_they_were() {
             "JOBS 2",
             "gpu0.5a",
             "notebook",
-            "WAITING 1",
+            "PENDING 1",
             "needs 2 whole GPUs",
             "x cancel",
         ] {
@@ -306,7 +306,7 @@ fn plain_lines_and_documents_follow_the_daemon_through_a_restart() {
     };
     next("GPU 0: ");
     next("job 1 train of ");
-    next("waiting jobs: 1, 1 insufficient");
+    next("pending jobs: 1, 1 insufficient");
     let _ = home.divvy(&["cancel", &jobs[2]]).ok();
     // One bell and one line for the event.
     let event = next("ended: ");

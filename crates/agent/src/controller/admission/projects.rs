@@ -312,10 +312,7 @@ fn check(project: &Project) -> Result<(), Error> {
     if project.min_runtime_s > LONGEST_S {
         return Err(usage("the minimum runtime is longer than 100 years"));
     }
-    let wrong = |member: &&String| {
-        let name = member.strip_prefix('@').unwrap_or(member);
-        name.is_empty() || name.contains(char::is_whitespace) || name.contains(char::is_control)
-    };
+    let wrong = |member: &&String| !divvy_core::is_account_name(member);
     match project.members.iter().find(wrong) {
         Some(member) => Err(
             usage(format!("{member:?}: not a valid name of a user or a group"))

@@ -428,7 +428,7 @@ fn validate_time_limit(
             by.role.name()
         );
         return Err(Error::new(ErrorCode::NotAllowed, why)
-            .hint("ask an operator; users can extend the time limit only of queued jobs"));
+            .hint("ask an operator; users can extend the time limit only of pending jobs"));
     }
     let ran = job.ran_s();
     if let Some(limit) = after.filter(|limit| runs && after != before && *limit <= ran) {

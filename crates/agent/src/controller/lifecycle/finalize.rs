@@ -62,7 +62,14 @@ pub(in crate::controller) fn finalize(
         }
         None => {
             let placed = active.placed();
-            exit_of(exit, placed.and_then(|one| one.supervisor.end.as_deref()))
+            let (gone, words) = exit_of(exit, placed.and_then(|one| one.supervisor.end.as_deref()));
+            let sent = placed.and_then(|placed| placed.signalled.as_ref());
+            let sent = sent.filter(|(number, _)| gone == ProgramExit::Signaled((*number).into()));
+            match sent {
+                // `ended by signal 2: SIGINT by ana (uid 1001) through attach`
+                Some((_, by)) => (gone, words.map(|words| format!("{words}: {by}"))),
+                None => (gone, words),
+            }
         }
     };
     let mut held = active.job.state.grants().iter();

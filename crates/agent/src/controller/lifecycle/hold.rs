@@ -89,7 +89,7 @@ pub(in crate::controller) fn hold_job(
     if job.state != JobState::Queued {
         let id = job.reference();
         let why = format!(
-            "job {id} is {}, but only queued jobs can be held",
+            "job {id} is {}, but only pending jobs can be held",
             state(job)
         );
         let hint = format!(

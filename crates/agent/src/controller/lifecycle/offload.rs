@@ -509,10 +509,8 @@ pub(in crate::controller) fn offload_block_reason(jobs: &Jobs, job: &Job) -> Opt
             format!("its GPU memory was not released: {why}")
         }
         MemoryPlace::Offloading => "offloading its GPU memory".to_owned(),
-        MemoryPlace::Host => {
-            let since = memory.since;
-            format!("holds no GPU: {its} is in host memory since {since:.0}")
-        }
+        // Since when, `describe` says in the reader's time zone.
+        MemoryPlace::Host => format!("holds no GPU: {its} is in host memory"),
         MemoryPlace::RestorePending => match &op.blocked_by {
             Some(blocked_by) => {
                 format!("resuming, waits for {blocked_by}; {its} is in host memory")

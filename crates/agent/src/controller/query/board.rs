@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use divvy_api::v1::board::{FIRST_WAITING, MOST_SHARES};
 use divvy_api::v1::{
     Board, BoardGpu, BoardInstance, BoardJob, BoardMig, BoardQueue, BoardShare, BoardSlice,
-    BoardWaiting, BoardWaitingJob, Gpu, JobState, Mig, MigState, ReasonCode, Slice,
+    BoardWaiting, BoardWaitingJob, Folded, Gpu, JobState, Mig, MigState, ReasonCode, Slice,
 };
 use divvy_api::version;
 use divvy_core::{JobId, JobState as Life, QueueName};
@@ -17,6 +17,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::controller::io::Io;
 use crate::controller::query;
+use crate::controller::query::folds::{self, FoldKey};
 use crate::controller::query::view::{self, JobView};
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::State;
@@ -56,7 +57,7 @@ pub fn board(state: &State, io: &Io) -> Board {
                 if let Some(code) = reason_code(state, active) {
                     *sums.reasons.entry(code.name()).or_default() += 1;
                 }
-                first.offer(wait.map(|wait| (queue, wait.place)), job.id);
+                first.offer(wait.map(|wait| (queue, wait.place)), job);
             }
             Life::Ended { .. } => {}
             _ => {
@@ -67,10 +68,13 @@ pub fn board(state: &State, io: &Io) -> Board {
             }
         }
     }
-    let first = first.jobs().filter_map(|id| state.jobs.active.get(&id));
-    waiting.first = first
-        .map(|active| waiting_job(query::active_job_view_of(state, io, active, None)))
-        .collect();
+    let first = first.jobs().filter_map(|(id, key)| {
+        let folded = key.and_then(|key| folds::fold(state, &key, None).1);
+        let active = state.jobs.active.get(&id)?;
+        let seen = query::active_job_view_of(state, io, active, None);
+        Some(waiting_job(seen, folded))
+    });
+    waiting.first = first.collect();
     waiting.reasons = (sums.reasons.iter())
         .map(|(code, count)| ((*code).to_owned(), *count))
         .collect();
@@ -258,22 +262,31 @@ type Rank = (bool, Option<(usize, usize)>, JobId);
 
 /// The first waiting jobs, sorted.
 #[derive(Default)]
-struct FirstWaiting(Vec<Rank>);
+struct FirstWaiting(Vec<(Rank, Option<FoldKey>)>);
 
 impl FirstWaiting {
-    fn offer(&mut self, place: Option<(usize, usize)>, id: JobId) {
-        let rank = (place.is_none(), place, id);
+    /// Takes a job. Of the tasks with one key, the first stands for all.
+    fn offer(&mut self, place: Option<(usize, usize)>, job: &Job) {
+        let rank = (place.is_none(), place, job.id);
         let is_full = self.0.len() == FIRST_WAITING;
-        if is_full && self.0.last().is_some_and(|last| *last < rank) {
+        if is_full && self.0.last().is_some_and(|(last, _)| *last < rank) {
             return;
         }
-        let at = self.0.partition_point(|before| *before < rank);
-        self.0.insert(at, rank);
+        let key = FoldKey::of(job);
+        let same = |(_, known): &(Rank, Option<FoldKey>)| key.is_some() && *known == key;
+        if let Some(at) = self.0.iter().position(same) {
+            if self.0.get(at).is_some_and(|(before, _)| *before < rank) {
+                return;
+            }
+            self.0.remove(at);
+        }
+        let at = self.0.partition_point(|(before, _)| *before < rank);
+        self.0.insert(at, (rank, key));
         self.0.truncate(FIRST_WAITING);
     }
 
-    fn jobs(self) -> impl Iterator<Item = JobId> {
-        self.0.into_iter().map(|(_, _, id)| id)
+    fn jobs(self) -> impl Iterator<Item = (JobId, Option<FoldKey>)> {
+        self.0.into_iter().map(|((_, _, id), key)| (id, key))
     }
 }
 
@@ -370,7 +383,7 @@ fn board_slice(slice: &Slice, share_used: Option<u16>) -> BoardSlice {
     }
 }
 
-fn waiting_job(seen: JobView) -> BoardWaitingJob {
+fn waiting_job(seen: JobView, folded: Option<Folded>) -> BoardWaitingJob {
     let job = &seen.job;
     let wait = seen.wait.as_ref();
     let block = seen.block_reason.as_ref();
@@ -392,6 +405,7 @@ fn waiting_job(seen: JobView) -> BoardWaitingJob {
             .or_else(|| block.and_then(|block| block.code)),
         expected_start: None,
         latest_start: None,
+        folded,
     }
 }
 
@@ -418,6 +432,7 @@ fn shortened(text: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::policy::ArrayTask;
 
     #[test]
     fn the_first_waiting_jobs_are_those_of_the_first_queues_and_places() {
@@ -426,15 +441,47 @@ mod tests {
             let id = JobId(number as u64);
             // Every third job has no place; places fall with numbers, in two queues.
             let place = (!number.is_multiple_of(3)).then_some((number % 2, 100 - number));
-            first.offer(place, id);
+            first.offer(place, &job(id, None));
         }
-        let found: Vec<u64> = first.jobs().map(|id| id.0).collect();
+        let found: Vec<u64> = first.jobs().map(|(id, _)| id.0).collect();
         assert_eq!(found, [98, 94, 92, 88, 86, 82, 80, 76]);
         let mut few = FirstWaiting::default();
-        few.offer(None, JobId(1));
-        few.offer(Some((1, 1)), JobId(3));
-        few.offer(None, JobId(2));
-        assert_eq!(few.jobs().map(|id| id.0).collect::<Vec<_>>(), [3, 1, 2]);
+        few.offer(None, &job(JobId(1), None));
+        few.offer(Some((1, 1)), &job(JobId(3), None));
+        few.offer(None, &job(JobId(2), None));
+        assert_eq!(
+            few.jobs().map(|(id, _)| id.0).collect::<Vec<_>>(),
+            [3, 1, 2]
+        );
+    }
+
+    #[test]
+    fn the_tasks_of_an_array_hide_no_other_job() {
+        let mut first = FirstWaiting::default();
+        // Forty tasks with falling places, and a job behind them.
+        for number in 0..40_u32 {
+            let task = job(JobId(u64::from(number) + 5), Some((JobId(5), number)));
+            first.offer(Some((0, 40 - number as usize)), &task);
+        }
+        first.offer(Some((0, 41)), &job(JobId(90), None));
+        let found: Vec<(u64, bool)> = first
+            .jobs()
+            .map(|(id, key)| (id.0, key.is_some()))
+            .collect();
+        assert_eq!(found, [(44, true), (90, false)]);
+    }
+
+    fn job(id: JobId, task: Option<(JobId, u32)>) -> Job {
+        let mut job = Job::queued(id, &crate::journal::tests::new(None));
+        let mut spec = (*job.spec).clone();
+        spec.policy.array = task.map(|(array, index)| ArrayTask {
+            array: Some(array),
+            index,
+            most: None,
+            count: None,
+        });
+        job.spec = spec.into();
+        job
     }
 
     #[test]

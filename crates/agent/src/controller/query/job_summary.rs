@@ -148,6 +148,7 @@ pub fn bare_row(id: JobId, ask: &JobSpec, state: JobState, since: Timestamp) -> 
         slices: Cow::Borrowed(&[]),
         reason: None,
         bypasses: Cow::Borrowed(&[]),
+        folded: None,
     }
 }
 

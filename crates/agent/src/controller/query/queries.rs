@@ -14,6 +14,7 @@ use crate::controller::lifecycle::change::SuggestedChange;
 use crate::controller::lifecycle::{change, container, selection};
 use crate::controller::query::estimate::{EstimateInput, StartEstimator};
 use crate::controller::query::exec_target::ExecTarget;
+use crate::controller::query::folds::{self, ListItem};
 use crate::controller::query::job_page::{LivingPage, Matches};
 use crate::controller::query::job_summary::JobSummary;
 use crate::controller::query::metrics::Page;
@@ -131,6 +132,16 @@ impl Queries<'_> {
     /// Those of these jobs that match and have not ended, in the order of the list.
     pub fn job_rows(&self, ids: &[JobId], filter: &JobFilter) -> Vec<JobSummary> {
         job_page::job_rows(self.state, self.io, ids, filter)
+    }
+
+    /// The rows of these jobs with folded arrays, in their order.
+    pub fn folded_rows(&self, ids: &[JobId]) -> Vec<JobId> {
+        folds::rows(self.state, ids)
+    }
+
+    /// The items of such rows, as far as they match and have not ended.
+    pub fn folded_items(&self, rows: &[JobId], filter: &JobFilter) -> Vec<ListItem> {
+        folds::items(self.state, self.io, rows, filter)
     }
 
     /// As [`Queries::job`], with the estimator of its start.

@@ -95,6 +95,7 @@ impl JobView {
             slice_directory: (holds && !is_divided(job.state.grants()))
                 .then(|| home.slice(&id).display().to_string()),
             bypasses: job.bypasses.iter().map(Bypass::to_api).collect(),
+            folded: None,
             limiter: record.limiter.map(limiter),
             uncounted_calls: self.alarm_count,
             priority: ask.policy.priority,

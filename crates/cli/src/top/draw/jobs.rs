@@ -1,6 +1,6 @@
 //! The lists of running and of pending jobs.
 
-use divvy_api::v1::{BoardWaitingJob, JobState};
+use divvy_api::v1::{BoardWaitingJob, Folded, JobState};
 use divvy_core::units;
 use jiff::Timestamp;
 use ratatui::layout::Rect;
@@ -233,8 +233,8 @@ pub fn draw_waiting(state: &State, canvas: &mut Canvas<'_>, area: Rect) {
     let count = state.waiting_count();
     let all = state.board.as_ref().map_or(0, |board| board.waiting.count);
     let title = match state.filter().is_empty() {
-        true => format!("WAITING {all}"),
-        false => format!("WAITING {count} of {all}"),
+        true => format!("PENDING {all}"),
+        false => format!("PENDING {} of {all}", state.waiting_jobs()),
     };
     let used = title_line(state, canvas, area, &title, Pane::Waiting);
     let reasons = state.board.iter().flat_map(|board| &board.waiting.reasons);
@@ -304,10 +304,14 @@ fn waiting_cells(state: &State, glyphs: &Glyphs, job: &BoardWaitingJob) -> Cells
     let queue = job.queue.as_deref().unwrap_or("default");
     let reason = job.reason.as_deref().map(text::clean);
     let reason = reason.or_else(|| job.reason_code.map(|code| code.name().replace('_', " ")));
+    let (reference, name) = match &job.folded {
+        Some(folded) => (folded.reference(job.reference()), Folded::name(&job.name)),
+        None => (job.reference().to_owned(), job.name.as_str()),
+    };
     vec![
-        plain(job.reference().to_owned()),
+        plain(text::clean(&reference)),
         plain(text::clean(&job.user)),
-        plain(text::clean(&job.name)),
+        plain(text::clean(name)),
         plain(text::clean(queue)),
         plain(text::clean(&job.request)),
         plain(text::elapsed(job.since, state.now)),

@@ -180,6 +180,7 @@ fn take_page(state: &mut State, page: usize, query: &JobQuery, answer: &JobPage)
     let rows = answer.jobs.iter().take(PAGE).map(pending);
     state.waiting.pages.insert(page, rows.collect());
     state.waiting.total = Some(answer.total);
+    state.waiting.items = Some(answer.items);
     let known = &mut state.waiting.after;
     if known.is_empty() {
         known.push(None);
@@ -208,6 +209,7 @@ fn pending(job: &Job) -> BoardWaitingJob {
         reason_code: job.reason_code,
         expected_start: job.expected_start,
         latest_start: job.latest_start,
+        folded: job.folded.clone(),
     }
 }
 

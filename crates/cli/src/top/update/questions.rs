@@ -122,6 +122,7 @@ fn pages_on_screen(state: &State) -> Vec<usize> {
     }
     let rows = layout::waiting_rows(state);
     let is_on_board = state.filter().is_empty()
+        && !state.is_unfolded
         && rows.end <= (state.board.as_ref()).map_or(0, |board| board.waiting.first.len());
     if is_on_board {
         return Vec::new();
@@ -143,6 +144,7 @@ pub fn page_query(state: &State, page: usize) -> Option<JobQuery> {
     let query = state.filter().query()?;
     Some(JobQuery {
         sort: Some("place".to_owned()),
+        fold: !state.is_unfolded,
         limit: PAGE,
         after,
         ..query

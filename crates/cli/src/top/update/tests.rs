@@ -1,4 +1,4 @@
-use divvy_api::v1::{Board, ErrorCode, Event, Node, NodeCaller};
+use divvy_api::v1::{Board, ErrorCode, Event, Folded, Node, NodeCaller};
 use jiff::tz::TimeZone;
 use proptest::prelude::*;
 use serde_json::json;
@@ -444,6 +444,7 @@ fn waiting_jobs_beyond_the_board_come_in_pages_that_are_on_the_screen() {
         Data::Page(Box::new(divvy_api::v1::JobPage {
             jobs: jobs.collect(),
             total: 1000,
+            items: 1000,
             next: next.map(str::to_owned),
         }))
     };
@@ -469,6 +470,38 @@ fn waiting_jobs_beyond_the_board_come_in_pages_that_are_on_the_screen() {
     let late = Question::Waiting { page: 1, query };
     answer(&mut state, late, page(100, None));
     assert!(state.waiting.pages.is_empty());
+}
+
+#[test]
+fn an_array_is_one_row_until_a_key_unfolds_it() {
+    let mut board = sample::board();
+    board.waiting.first[2].folded = Some(Folded::of((0..38).collect()));
+    board.waiting.count = 41;
+    let mut state = viewed(board);
+    keys(&mut state, "3");
+    assert_eq!((state.waiting_count(), state.waiting_jobs()), (4, 41));
+    assert_eq!(page_query(&state, 0).map(|query| query.fold), Some(true));
+    let is_asked = |calls: &[Call]| {
+        let is_page =
+            |call: &Call| matches!(call, Call::Ask(Question::Waiting { query, .. }) if !query.fold);
+        calls.iter().any(is_page)
+    };
+    let calls = update(&mut state, Input::Key(Key::Char('a')));
+    assert!(is_asked(&calls), "{calls:?}");
+    // Each task has a row, of which a page tells.
+    assert_eq!((state.waiting_count(), state.waiting_at(0)), (41, None));
+    keys(&mut state, "a");
+    assert_eq!(state.waiting_count(), 4);
+}
+
+#[test]
+fn an_action_needs_a_list_of_jobs_in_focus() {
+    let mut state = viewed(sample::board());
+    keys(&mut state, "1x");
+    assert_eq!(state.mode, Mode::Normal);
+    assert!(notice(&state).starts_with("cannot cancel: no job is selected"));
+    keys(&mut state, "2x");
+    assert!(matches!(state.mode, Mode::Confirm(_)));
 }
 
 #[test]

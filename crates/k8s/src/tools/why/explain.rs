@@ -271,7 +271,7 @@ fn with_quota(mut finding: Finding, quota: Option<&Quota>, asked: Option<Bytes>)
     finding = finding.line(
         "project",
         format!(
-            "{}: quota {}, {limit}; {} in use, {} over quota, {} running, {} waiting",
+            "{}: quota {}, {limit}; {} in use, {} over quota, {} running, {} pending",
             project.name,
             quota::words(project.quota),
             gpus(usage.used),

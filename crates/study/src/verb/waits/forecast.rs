@@ -57,7 +57,7 @@ pub fn forecast(
         .into());
     }
     let notes = vec![format!(
-        "{requests}: {} running and {} waiting jobs; durations of {} ended jobs, {runs} runs, seed {seed}; no later jobs",
+        "{requests}: {} running and {} pending jobs; durations of {} ended jobs, {runs} runs, seed {seed}; no later jobs",
         present.running.len(),
         present.waiting.len(),
         ended.len(),

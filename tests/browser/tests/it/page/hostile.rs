@@ -72,7 +72,7 @@ fn no_name_and_no_log_executes_anything() {
     go(&browser, &format!("#/job/{}", jobs[0]));
     browser.until("the end of the log", end, &[]);
     is_text_only(&browser, "the log");
-    for route in ["#/queue", "#/people", "#/mig", "#/doctor"] {
+    for route in ["#/queue", "#/jobs", "#/people", "#/mig", "#/doctor"] {
         go(&browser, route);
         is_text_only(&browser, route);
     }

@@ -1,4 +1,4 @@
-//! What a viewer asks for: a page of a list, the board; with ten thousand waiting jobs beside a hundred.
+//! What a viewer asks for: a page of a list, the board; with ten thousand pending jobs beside a hundred.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -23,7 +23,7 @@ const APART: Duration = Duration::from_millis(510);
 /// Pages of 100 jobs.
 const PAGES: [(&str, &str); 3] = [
     (
-        "waiting jobs of a queue",
+        "pending jobs of a queue",
         "/v1/jobs?state=queued&queue=eighth&sort=id&limit=100",
     ),
     (
@@ -58,14 +58,14 @@ pub fn measure(programs: &Programs, quick: bool, report: &mut Report) -> Result<
             ours.push(many);
         }
         let note = format!(
-            "{many} waiting jobs beside {few}, {RUNNING} running, each the p95 of {calls} calls"
+            "{many} pending jobs beside {few}, {RUNNING} running, each the p95 of {calls} calls"
         );
         report.add(Row {
             name: format!("page of 100: {what}, p95"),
             unit: "ms",
             ours,
             floor,
-            floor_is: "the same with 100 waiting jobs",
+            floor_is: "the same with 100 pending jobs",
             note,
         });
     }
@@ -76,7 +76,7 @@ pub fn measure(programs: &Programs, quick: bool, report: &mut Report) -> Result<
         took.push(one);
         bytes = body;
     }
-    let note = format!("{many} waiting jobs, {RUNNING} running");
+    let note = format!("{many} pending jobs, {RUNNING} running");
     report.add(Row::alone(
         "board, rendered anew, p95",
         "ms",
