@@ -23,7 +23,7 @@ pub fn projects(projects: &[Project], view: View) -> String {
         Column::Right("FAIR SHARE"),
         Column::Right("WEIGHT"),
         Column::Right("RUNNING"),
-        Column::Right("WAITING"),
+        Column::Right("PENDING"),
     ]);
     if view.wide {
         columns.extend([

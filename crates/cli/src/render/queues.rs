@@ -15,7 +15,7 @@ pub fn queues(queues: &[Queue], view: View) -> String {
         Column::Right("PRIORITY"),
         Column::Text("QUEUE"),
         Column::Fixed("EACH JOB GETS"),
-        Column::Right("WAITING"),
+        Column::Right("PENDING"),
     ];
     let columns = [
         &columns[..],
