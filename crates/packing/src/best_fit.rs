@@ -42,7 +42,7 @@ fn left(node: &Node, shape: &Shape) -> Option<u64> {
     }
     let asked = match shape.gpus {
         0 => 0,
-        gpus => u64::from(gpus) * u64::from(node.part(shape)?.share),
+        gpus => u64::from(gpus) * u64::from(node.part(shape)?.milli()),
     };
     let cpu = node.cpu_milli - shape.cpu_milli;
     let gpu = node.free_milli() - asked;

@@ -3,8 +3,9 @@
 mod allocate;
 
 use divvy_core::rank::{LeftOver, tightest_first};
+use divvy_core::{Bytes, Share};
 
-/// Thousandths of a whole GPU.
+/// Thousandths of a whole GPU: sums over several GPUs are no [`Share`].
 pub const WHOLE: u32 = 1000;
 
 /// GPU models that a request accepts, as bits by the model's index; an empty set accepts every model.
@@ -55,26 +56,26 @@ impl ModelSet {
 pub struct Shape {
     /// Thousandths of a core.
     pub cpu_milli: u64,
-    /// Main memory in MiB.
-    pub memory_mib: u64,
+    /// Main memory.
+    pub memory: Bytes,
     /// Different GPUs; 0 for a request of CPU only.
     pub gpus: u32,
-    /// Thousandths of each of these GPUs, from 1 to 1000; 1000 needs an idle GPU. 0 means: what `gpu_memory_mib` is of
-    /// the node's GPU, rounded up.
-    pub share: u32,
-    /// Memory on each of these GPUs in MiB. 0 means: the same part of the memory as of the share, rounded down.
-    pub gpu_memory_mib: u64,
+    /// The part of each of these GPUs; a full one needs an idle GPU. `None`: what `gpu_memory` is of the node's GPU,
+    /// rounded up.
+    pub share: Option<Share>,
+    /// Memory on each of these GPUs. `None`: the same part of the memory as of the share, rounded down to MiB.
+    pub gpu_memory: Option<Bytes>,
     pub models: ModelSet,
 }
 
 impl Shape {
     /// Thousandths of GPUs in all, where the share is given.
     pub fn gpu_milli(&self) -> u64 {
-        u64::from(self.gpus) * u64::from(self.share)
+        u64::from(self.gpus) * u64::from(milli(self.share))
     }
 
     pub fn is_whole(&self) -> bool {
-        self.share == WHOLE
+        self.share == Some(Share::FULL)
     }
 }
 
@@ -83,21 +84,32 @@ impl Shape {
 pub struct NodeSpec {
     pub name: String,
     pub cpu_milli: u64,
-    pub memory_mib: u64,
+    pub memory: Bytes,
     pub gpus: u32,
     /// The index of the GPUs' model.
     pub model: usize,
-    /// Memory of each GPU in MiB; 0 where it is unknown, and then only shares count.
-    pub gpu_memory_mib: u64,
+    /// Memory of each GPU; `None` where it is unknown, and then only shares count.
+    pub gpu_memory: Option<Bytes>,
 }
 
-/// What is free of one GPU.
+/// What is free of one GPU, or taken of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GpuFree {
-    /// Thousandths.
-    pub share: u32,
-    /// MiB; 0 where the GPU's memory is unknown.
-    pub memory_mib: u64,
+    /// `None` for no part at all.
+    pub share: Option<Share>,
+    /// `None` where the GPU's memory is unknown.
+    pub memory: Option<Bytes>,
+}
+
+/// Thousandths of a share; none are 0.
+fn milli(share: Option<Share>) -> u32 {
+    share.map_or(0, |share| u32::from(share.thousandths()))
+}
+
+/// The share of so many thousandths; `None` for none, and for more than a GPU.
+pub(crate) fn share(thousandths: u64) -> Option<Share> {
+    let thousandths = u16::try_from(thousandths).ok();
+    thousandths.and_then(Share::from_thousandths)
 }
 
 /// A node, and what is free of it now.
@@ -105,7 +117,7 @@ pub struct GpuFree {
 pub struct Node {
     pub spec: NodeSpec,
     pub cpu_milli: u64,
-    pub memory_mib: u64,
+    pub memory: Bytes,
     pub gpus: Vec<GpuFree>,
     /// The cluster's change after which the node was last changed.
     changed: u64,
@@ -113,13 +125,10 @@ pub struct Node {
 
 impl Node {
     fn empty(spec: NodeSpec) -> Self {
-        let free = GpuFree {
-            share: WHOLE,
-            memory_mib: spec.gpu_memory_mib,
-        };
+        let free = spec.whole_gpu();
         Self {
             cpu_milli: spec.cpu_milli,
-            memory_mib: spec.memory_mib,
+            memory: spec.memory,
             gpus: vec![free; usize::try_from(spec.gpus).unwrap_or(0)],
             changed: 0,
             spec,
@@ -131,26 +140,23 @@ impl Node {
         if !shape.models.accepts(self.spec.model) {
             return None;
         }
-        let total = self.spec.gpu_memory_mib;
-        let share = match (shape.share, total) {
-            (0, 0) => return None,
-            (0, _) => {
-                let share = (shape.gpu_memory_mib * u64::from(WHOLE)).div_ceil(total);
-                u32::try_from(share).ok().filter(|share| *share > 0)?
+        let total = self.spec.gpu_memory;
+        let share = match shape.share {
+            Some(share) => share,
+            None => {
+                let total = total.filter(|total| *total > Bytes::ZERO)?;
+                let asked = shape.gpu_memory?.get().checked_mul(u64::from(WHOLE))?;
+                share(asked.div_ceil(total.get()))?
             }
-            (share, _) => share,
         };
-        let memory_mib = match (total, shape.gpu_memory_mib) {
-            (0, _) => 0,
-            (_, 0) => total * u64::from(share) / u64::from(WHOLE),
-            (_, memory) => memory,
-        };
-        (share <= WHOLE && memory_mib <= total).then_some(GpuFree { share, memory_mib })
+        let memory = total.map(|total| shape.gpu_memory.unwrap_or_else(|| part_of(total, share)));
+        let share = Some(share);
+        (memory <= total).then_some(GpuFree { share, memory })
     }
 
     /// Whether the request fits now.
     pub fn fits(&self, shape: &Shape) -> bool {
-        if shape.cpu_milli > self.cpu_milli || shape.memory_mib > self.memory_mib {
+        if shape.cpu_milli > self.cpu_milli || shape.memory > self.memory {
             return false;
         }
         if shape.gpus == 0 {
@@ -165,23 +171,20 @@ impl Node {
 
     /// Thousandths of GPUs that are free, over all GPUs.
     pub fn free_milli(&self) -> u64 {
-        self.gpus.iter().map(|free| u64::from(free.share)).sum()
+        self.gpus.iter().map(|free| u64::from(free.milli())).sum()
     }
 
     /// GPUs of which nothing is taken.
     pub fn idle_gpus(&self) -> u32 {
-        let idle = self.gpus.iter().filter(|free| free.share == WHOLE).count();
+        let idle = self.gpus.iter().filter(|free| free.is_idle()).count();
         u32::try_from(idle).unwrap_or(u32::MAX)
     }
 
     /// Whether nothing is free that the node does not have. Quantities are unsigned, so nothing is below 0.
     pub fn is_sound(&self) -> bool {
-        let most = GpuFree {
-            share: WHOLE,
-            memory_mib: self.spec.gpu_memory_mib,
-        };
+        let most = self.spec.whole_gpu();
         self.cpu_milli <= self.spec.cpu_milli
-            && self.memory_mib <= self.spec.memory_mib
+            && self.memory <= self.spec.memory
             && self.gpus.iter().all(|free| most.holds(*free))
     }
 
@@ -203,10 +206,10 @@ impl Node {
         let gpus = 0..self.gpus.len();
         let mut fitting: Vec<usize> = gpus.filter(|gpu| self.gpus[*gpu].holds(part)).collect();
         tightest_first(&mut fitting, |gpu| {
-            let free = self.gpus[*gpu];
+            let left = self.gpus[*gpu].without(part);
             LeftOver {
-                share: u64::from(free.share - part.share),
-                memory: free.memory_mib - part.memory_mib,
+                share: u64::from(left.milli()),
+                memory: left.memory.map_or(0, Bytes::get),
             }
         });
         fitting.truncate(usize::try_from(shape.gpus).ok()?);
@@ -214,10 +217,64 @@ impl Node {
     }
 }
 
+/// The share's part of a GPU's memory, rounded down to MiB. Choices were recorded with such parts, and finer ones would
+/// leave other amounts free.
+fn part_of(total: Bytes, share: Share) -> Bytes {
+    Bytes::mib(total.whole_mib() * u64::from(share.thousandths()) / u64::from(WHOLE))
+}
+
+impl NodeSpec {
+    /// What is free of each GPU that serves nothing.
+    fn whole_gpu(&self) -> GpuFree {
+        GpuFree {
+            share: Some(Share::FULL),
+            memory: self.gpu_memory,
+        }
+    }
+}
+
 impl GpuFree {
+    /// The part of a request without GPUs.
+    pub const NOTHING: Self = Self {
+        share: None,
+        memory: None,
+    };
+
+    /// Thousandths of the GPU.
+    pub fn milli(self) -> u32 {
+        milli(self.share)
+    }
+
+    /// Whether nothing is taken of the GPU.
+    pub fn is_idle(self) -> bool {
+        self.share == Some(Share::FULL)
+    }
+
     /// Whether this part fits beside what the GPU's holders have.
     pub fn holds(self, part: Self) -> bool {
-        self.share >= part.share && self.memory_mib >= part.memory_mib
+        self.share >= part.share && self.memory >= part.memory
+    }
+
+    /// What stays once this part is taken, which must fit.
+    #[must_use]
+    pub fn without(self, part: Self) -> Self {
+        let taken = part.memory.unwrap_or_default();
+        Self {
+            share: share(u64::from(self.milli() - part.milli())),
+            memory: self.memory.map(|memory| memory.saturating_sub(taken)),
+        }
+    }
+
+    /// What is there once this part, which was taken, is given back.
+    #[must_use]
+    fn with(self, part: Self) -> Self {
+        let milli = self.milli() + part.milli();
+        debug_assert!(milli <= WHOLE, "more free than the GPU has");
+        let given = part.memory.unwrap_or_default();
+        Self {
+            share: share(u64::from(milli.min(WHOLE))),
+            memory: self.memory.map(|memory| memory.saturating_add(given)),
+        }
     }
 }
 
@@ -271,11 +328,11 @@ impl Cluster {
     /// Thousandths of GPUs that the request asks for. One that asks for memory only counts with the least share that
     /// this memory is of a GPU here; 0 where no GPU has so much.
     pub fn asked_milli(&self, shape: &Shape) -> u64 {
-        if shape.gpus == 0 || shape.share > 0 {
+        if shape.gpus == 0 || shape.share.is_some() {
             return shape.gpu_milli();
         }
         let parts = self.nodes.iter().filter_map(|node| node.part(shape));
-        let least = parts.map(|part| u64::from(part.share)).min();
+        let least = parts.map(|part| u64::from(part.milli())).min();
         u64::from(shape.gpus) * least.unwrap_or(0)
     }
 }

@@ -39,8 +39,9 @@ impl Bytes {
         Self(bytes)
     }
 
+    /// So many MiB, or the largest value there is.
     pub const fn mib(count: u64) -> Self {
-        Self(count << 20)
+        Self(count.saturating_mul(1 << 20))
     }
 
     pub const fn gib(count: u64) -> Self {
@@ -49,6 +50,11 @@ impl Bytes {
 
     pub const fn get(self) -> u64 {
         self.0
+    }
+
+    /// In MiB, rounded down.
+    pub const fn whole_mib(self) -> u64 {
+        self.0 >> 20
     }
 
     /// The sum, or the largest value there is: an impossible sum stays larger than any GPU.
@@ -104,7 +110,7 @@ impl Bytes {
     pub fn human_beside(self, other: Self) -> [String; 2] {
         let both = [self, other];
         let differ = |texts: &[String; 2]| self == other || texts[0] != texts[1];
-        let mib = both.map(|bytes| format!("{} MiB", bytes.0 >> 20));
+        let mib = both.map(|bytes| format!("{} MiB", bytes.whole_mib()));
         Some(both.map(Self::human))
             .filter(differ)
             .or(Some(mib).filter(differ))
@@ -242,6 +248,8 @@ mod tests {
             assert_eq!(text.parse(), Ok(Bytes::gib(4)), "{text}");
         }
         assert_eq!("1.5G".parse(), Ok(Bytes::mib(1536)));
+        assert_eq!(Bytes::new((3 << 20) - 1).whole_mib(), 2);
+        assert_eq!(Bytes::mib(1 << 44), Bytes::new(u64::MAX));
         assert_eq!(".5T".parse(), Ok(Bytes::gib(512)));
     }
 

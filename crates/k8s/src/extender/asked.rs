@@ -1,5 +1,6 @@
 //! What a claim asks of the node's GPUs, as a shape of the placement's room.
 
+use divvy_core::{Bytes, Share};
 use divvy_packing::{ModelSet, Shape};
 use k8s_openapi::api::resource::v1::{DeviceRequest, DeviceSelector, ResourceClaim};
 
@@ -8,16 +9,13 @@ use crate::base::claim::{DRIVER, FRACTION_CLASS, MEMORY_CLASS, limited_to};
 use crate::base::quantity::bytes;
 use crate::base::slices::MEMORY;
 
-/// Thousandths of a whole GPU.
-const WHOLE: u32 = 1000;
-
 /// The amount of each GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Amount {
-    /// MiB of its memory, whatever its size.
-    Memory(u64),
-    /// Thousandths: another amount of memory on each size of GPU.
-    Share(u32),
+    /// Of its memory, whatever its size: whole MiB, as the history of requests counts them.
+    Memory(Bytes),
+    /// Another amount of memory on each size of GPU.
+    Share(Share),
     Whole,
 }
 
@@ -27,8 +25,8 @@ pub struct Asked {
     pub gpus: u32,
     /// The largest of its parts, which stands for all of them.
     pub amount: Option<Amount>,
-    /// Sizes of GPU in MiB, smallest and largest, that serve it; empty for any.
-    pub sizes: Vec<(u64, u64)>,
+    /// Sizes of GPU, smallest and largest, that serve it; empty for any.
+    pub sizes: Vec<(Bytes, Bytes)>,
     /// Part of it is a MIG instance.
     pub instances: bool,
 }
@@ -62,7 +60,10 @@ impl Asked {
     }
 
     fn add_request(&mut self, request: &DeviceRequest) {
-        let sizes = limited_to(request);
+        let in_mib = limited_to(request).into_iter();
+        let sizes: Vec<(Bytes, Bytes)> = in_mib
+            .map(|(least, most)| (Bytes::mib(least), Bytes::mib(most)))
+            .collect();
         if let Some(exactly) = &request.exactly {
             if !exactly.device_class_name.ends_with(DRIVER) {
                 return;
@@ -79,7 +80,7 @@ impl Asked {
                 Kind::Part => Self {
                     gpus: u32::try_from(count).unwrap_or(0),
                     amount: Some(match memory.and_then(bytes) {
-                        Some(memory) => Amount::Memory(memory.get().div_ceil(1 << 20)),
+                        Some(memory) => Amount::Memory(memory.round_up(Bytes::MIB)),
                         None => Amount::Whole,
                     }),
                     sizes,
@@ -101,13 +102,15 @@ impl Asked {
         }
         let capacity = first.capacity.as_ref();
         let memory = capacity.and_then(|capacity| capacity.requests.as_ref()?.get(MEMORY));
-        let memory = memory.and_then(bytes).map(|memory| memory.get() >> 20);
+        let memory = memory.and_then(bytes);
+        let memory = memory.map(|memory| memory.round_down(Bytes::MIB));
         let amount = match (memory, sizes.first()) {
             (None, _) => Amount::Whole,
             // The same part of each size; rounded down, as the scheduler has left only nodes where it fits.
-            (Some(memory), Some((size, _))) if alternatives.len() > 1 && *size > 0 => {
-                let share = memory * u64::from(WHOLE) / size;
-                Amount::Share(u32::try_from(share).unwrap_or(WHOLE).clamp(1, WHOLE))
+            (Some(memory), Some((size, _))) if alternatives.len() > 1 && *size > Bytes::ZERO => {
+                let share = (memory.get().saturating_mul(1000) / size.get()).clamp(1, 1000);
+                let share = u16::try_from(share).ok().and_then(Share::from_thousandths);
+                Amount::Share(share.unwrap_or(Share::FULL))
             }
             (Some(memory), _) => Amount::Memory(memory),
         };
@@ -121,17 +124,17 @@ impl Asked {
 
     /// The shape for a pod with these requests, on GPUs of these models; `None` where it asks for no part of a GPU.
     pub fn shape(&self, requests: Requests, models: ModelSet) -> Option<Shape> {
-        let (share, gpu_memory_mib) = match self.amount? {
-            Amount::Whole => (WHOLE, 0),
-            Amount::Share(share) => (share, 0),
-            Amount::Memory(memory) => (0, memory),
+        let (share, gpu_memory) = match self.amount? {
+            Amount::Whole => (Some(Share::FULL), None),
+            Amount::Share(share) => (Some(share), None),
+            Amount::Memory(memory) => (None, Some(memory)),
         };
         (self.gpus > 0).then_some(Shape {
             cpu_milli: requests.cpu_milli,
-            memory_mib: requests.memory_mib,
+            memory: requests.memory,
             gpus: self.gpus,
             share,
-            gpu_memory_mib,
+            gpu_memory,
             models,
         })
     }
@@ -160,7 +163,6 @@ mod tests {
     use super::*;
     use crate::base::claim::{Inventory, Template};
     use crate::base::pod_request::{Fraction, Size};
-    use divvy_core::units::Bytes;
     use serde_json::json;
 
     fn asked(sizes: &[Size], gpus_mib: &[u64]) -> Asked {
@@ -173,22 +175,37 @@ mod tests {
         Asked::of(&serde_json::from_value(claim).unwrap())
     }
 
-    fn shape(asked: &Asked) -> (u32, u32, u64) {
+    /// GPUs, then thousandths or MiB of each.
+    fn shape(asked: &Asked) -> (u32, Option<u16>, Option<u64>) {
         let shape = asked.shape(Requests::default(), ModelSet::ANY).unwrap();
-        (shape.gpus, shape.share, shape.gpu_memory_mib)
+        let thousandths = shape.share.map(Share::thousandths);
+        (
+            shape.gpus,
+            thousandths,
+            shape.gpu_memory.map(Bytes::whole_mib),
+        )
     }
 
     /// The webhook's own templates, so that both change together.
     #[test]
     fn the_webhooks_claims_are_shapes() {
         let part = |text| Size::Fraction(Fraction::between_none_and_one(text).unwrap());
-        assert_eq!(shape(&asked(&[part("0.25")], &[81920])), (1, 0, 20480));
-        assert_eq!(shape(&asked(&[part("0.25")], &[81920, 24576])), (1, 250, 0));
-        assert_eq!(shape(&asked(&[Size::Memory(2000)], &[81920])), (1, 0, 2000));
+        assert_eq!(
+            shape(&asked(&[part("0.25")], &[81920])),
+            (1, None, Some(20480))
+        );
+        assert_eq!(
+            shape(&asked(&[part("0.25")], &[81920, 24576])),
+            (1, Some(250), None)
+        );
+        assert_eq!(
+            shape(&asked(&[Size::Memory(2000)], &[81920])),
+            (1, None, Some(2000))
+        );
         let whole = [Size::Whole, Size::Whole];
-        assert_eq!(shape(&asked(&whole, &[81920])), (2, 1000, 0));
+        assert_eq!(shape(&asked(&whole, &[81920])), (2, Some(1000), None));
         let mixed = [part("0.25"), part("0.5")];
-        assert_eq!(shape(&asked(&mixed, &[81920])), (2, 0, 40960));
+        assert_eq!(shape(&asked(&mixed, &[81920])), (2, None, Some(40960)));
     }
 
     #[test]
@@ -201,6 +218,6 @@ mod tests {
         };
         assert!(of_class("mig-1g-10gb.gpu.divvy.dev").instances);
         assert_eq!(of_class("nic.example.com"), Asked::default());
-        assert_eq!(shape(&of_class(FRACTION_CLASS)), (1, 1000, 0));
+        assert_eq!(shape(&of_class(FRACTION_CLASS)), (1, Some(1000), None));
     }
 }

@@ -1,6 +1,6 @@
 //! The GPUs of a node, in the scheduler's order, and what is free of each.
 
-use divvy_core::units::Bytes;
+use divvy_core::{Bytes, Share};
 use divvy_packing::{GpuFree, Shape};
 use k8s_openapi::api::resource::v1::{Device, ResourceClaim, ResourceSlice};
 
@@ -8,40 +8,42 @@ use crate::base::quantity::bytes;
 use crate::base::slices::{FRACTION, MEMORY, TYPE, WHOLE, least};
 use crate::controller::capacity::{ClaimFacts, capacity, newest};
 
-/// Thousandths of a whole GPU.
-const WHOLE_MILLI: u64 = 1000;
+/// The largest share that needs no idle GPU, in thousandths.
+const MOST_OF_A_PART: u64 = 999;
 
 /// A GPU that is shared, or that only goes whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeGpu {
-    /// MiB for claims; `None` for one that only goes whole.
-    memory_mib: Option<u64>,
-    free_mib: u64,
+    /// For claims; `None` for one that only goes whole.
+    memory: Option<Bytes>,
+    free: Bytes,
     is_idle: bool,
 }
 
 impl NodeGpu {
-    /// What is free, where the node's GPUs have so many MiB each.
-    pub fn free(self, node_mib: u64) -> GpuFree {
-        let total = self.memory_mib.unwrap_or(node_mib);
+    /// What is free, where the node's GPUs have this memory each.
+    pub fn free(self, of_node: Option<Bytes>) -> GpuFree {
+        let total = self.memory.or(of_node);
         if self.is_idle {
             return GpuFree {
-                share: 1000,
-                memory_mib: total,
+                share: Some(Share::FULL),
+                memory: total,
             };
         }
         // Less than the least part serves no claim.
-        if total == 0 || Bytes::mib(self.free_mib) < least(Bytes::mib(total)) {
+        let serves = |total: &Bytes| *total > Bytes::ZERO && self.free >= least(*total);
+        let Some(known) = total.filter(serves) else {
             return GpuFree {
-                share: 0,
-                memory_mib: 0,
+                share: None,
+                memory: total.map(|_| Bytes::ZERO),
             };
-        }
+        };
         // Rounded up as the shares of requests are, so that what fits by memory fits by share. A whole GPU needs all of it.
-        let share = (self.free_mib * WHOLE_MILLI).div_ceil(total).min(999);
+        let share = self.free.get().saturating_mul(1000).div_ceil(known.get());
+        let share = u16::try_from(share.min(MOST_OF_A_PART)).ok();
         GpuFree {
-            share: u32::try_from(share).unwrap_or(999),
-            memory_mib: self.free_mib,
+            share: share.and_then(Share::from_thousandths),
+            memory: Some(self.free),
         }
     }
 }
@@ -49,10 +51,11 @@ impl NodeGpu {
 /// Gives an assumed pod the first GPUs that have room, as the scheduler will.
 pub fn take_first(gpus: &mut [NodeGpu], shape: &Shape, part: GpuFree) {
     let mut left = shape.gpus;
+    let taken = part.memory.unwrap_or_default();
     for gpu in gpus {
-        let has_room = match gpu.memory_mib {
+        let has_room = match gpu.memory {
             _ if shape.is_whole() => gpu.is_idle,
-            Some(_) => gpu.free_mib >= part.memory_mib,
+            Some(_) => gpu.free >= taken,
             None => false,
         };
         if left == 0 {
@@ -60,9 +63,9 @@ pub fn take_first(gpus: &mut [NodeGpu], shape: &Shape, part: GpuFree) {
         }
         if has_room {
             gpu.is_idle = false;
-            gpu.free_mib = match shape.is_whole() {
-                true => 0,
-                false => gpu.free_mib - part.memory_mib,
+            gpu.free = match shape.is_whole() {
+                true => Bytes::ZERO,
+                false => gpu.free.saturating_sub(taken),
             };
             left -= 1;
         }
@@ -76,16 +79,19 @@ pub fn gpus<'s>(
 ) -> Vec<NodeGpu> {
     let offered = capacity(slices, claims).gpus.into_iter();
     offered
+        // Whole MiB, as claims ask for them: a rest below one serves no claim, and would raise the share that is free.
         .map(|gpu| NodeGpu {
-            memory_mib: gpu.memory.map(|memory| memory.get() >> 20),
-            free_mib: gpu.room() >> 20,
+            memory: gpu.memory.map(|memory| memory.round_down(Bytes::MIB)),
+            free: Bytes::new(gpu.room()).round_down(Bytes::MIB),
             is_idle: gpu.is_empty(),
         })
         .collect()
 }
 
-/// Model and MiB of the node's first GPU, which stands for all of them; `None` where it has MIG instances alone.
-pub fn model<'s>(slices: impl IntoIterator<Item = &'s ResourceSlice>) -> Option<(String, u64)> {
+/// Model and memory of the node's first GPU, which stands for all of them; `None` where it has MIG instances alone.
+pub fn model<'s>(
+    slices: impl IntoIterator<Item = &'s ResourceSlice>,
+) -> Option<(String, Option<Bytes>)> {
     let devices = newest(slices).into_iter();
     let mut devices = devices.flat_map(|slice| slice.spec.devices.iter().flatten());
     devices.find_map(|device| {
@@ -93,12 +99,13 @@ pub fn model<'s>(slices: impl IntoIterator<Item = &'s ResourceSlice>) -> Option<
         let memory = match text(TYPE)?.as_str() {
             FRACTION => {
                 let capacity = device.capacity.as_ref()?.get(MEMORY)?;
-                bytes(&capacity.value)?.get() >> 20
+                bytes(&capacity.value)?.round_down(Bytes::MIB)
             }
-            WHOLE => u64::try_from(attribute(device, "memoryMi")?.int?).ok()?,
+            WHOLE => Bytes::mib(u64::try_from(attribute(device, "memoryMi")?.int?).ok()?),
             _ => return None,
         };
-        Some((text("model").unwrap_or_default(), memory))
+        let known = Some(memory).filter(|memory| *memory > Bytes::ZERO);
+        Some((text("model").unwrap_or_default(), known))
     })
 }
 
@@ -129,8 +136,8 @@ mod tests {
 
     fn gpu(memory_mib: Option<u64>, free_mib: u64, is_idle: bool) -> NodeGpu {
         NodeGpu {
-            memory_mib,
-            free_mib,
+            memory: memory_mib.map(Bytes::mib),
+            free: Bytes::mib(free_mib),
             is_idle,
         }
     }
@@ -139,25 +146,29 @@ mod tests {
     fn what_fits_by_memory_fits_by_share_and_idle_is_idle_alone() {
         let total = 81_050;
         for taken in (0..total).step_by(626) {
-            let free = gpu(Some(total), total - taken, taken == 0).free(total);
-            assert_eq!(free.share == 1000, taken == 0, "{taken}");
-            let asked = (free.memory_mib * 1000).div_ceil(total);
-            assert!(u64::from(free.share) >= asked.min(999), "{taken}: {free:?}");
+            let free = gpu(Some(total), total - taken, taken == 0).free(Some(Bytes::mib(total)));
+            assert_eq!(free.is_idle(), taken == 0, "{taken}");
+            let asked = (free.memory.unwrap().whole_mib() * 1000).div_ceil(total);
+            assert!(
+                u64::from(free.milli()) >= asked.min(999),
+                "{taken}: {free:?}"
+            );
         }
         // A thousandth is 82 MiB, in steps of 2.
-        assert_eq!(gpu(Some(total), 80, false).free(total).share, 0);
+        let total_bytes = Some(Bytes::mib(total));
+        assert_eq!(gpu(Some(total), 80, false).free(total_bytes).share, None);
     }
 
     #[test]
     fn an_assumed_pod_gets_the_first_gpu_with_room() {
         let shape = |share| Shape {
             gpus: 1,
-            share,
+            share: Share::from_thousandths(share),
             ..Shape::default()
         };
         let part = |memory_mib| GpuFree {
-            share: 1,
-            memory_mib,
+            share: Share::from_thousandths(1),
+            memory: Some(Bytes::mib(memory_mib)),
         };
         let mut gpus = [
             gpu(None, 0, true),
@@ -167,7 +178,7 @@ mod tests {
         take_first(&mut gpus, &shape(0), part(60));
         assert_eq!(gpus[2], gpu(Some(100), 40, false));
         take_first(&mut gpus, &shape(0), part(30));
-        assert_eq!(gpus[1].free_mib, 10);
+        assert_eq!(gpus[1].free, Bytes::mib(10));
         take_first(&mut gpus, &shape(1000), part(100));
         assert!(!gpus[0].is_idle, "only whole ones go there");
     }

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use divvy_core::{Bytes, Share};
 use divvy_packing::learned::Mix;
 use divvy_packing::{ModelSet, Shape};
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,7 @@ const LONGEST_MODEL: usize = 64;
 /// Models that a shape may name.
 const MOST_MODELS: usize = 16;
 
-/// A shape, with names of models.
+/// A shape, with names of models; as it is written, in MiB and thousandths, with 0 for what the request leaves open.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RequestKind {
@@ -50,15 +51,16 @@ impl RequestKind {
         let cut = |name: &String| name.chars().take(LONGEST_MODEL).collect();
         Self {
             cpu_milli: shape.cpu_milli,
-            memory_mib: shape.memory_mib,
+            memory_mib: shape.memory.whole_mib(),
             gpus: shape.gpus,
-            share: shape.share,
-            gpu_memory_mib: shape.gpu_memory_mib,
+            share: shape.share.map_or(0, |share| share.thousandths().into()),
+            gpu_memory_mib: shape.gpu_memory.map_or(0, Bytes::whole_mib),
             models: named.map(|(_, name)| cut(name)).take(MOST_MODELS).collect(),
         }
     }
 
-    /// The shape in a cluster with these models; `None` where it has none of those that the request accepts.
+    /// The shape in a cluster with these models; `None` where it has none of those that the request accepts, or
+    /// the share is larger than a GPU.
     fn shape(&self, models: &[String]) -> Option<Shape> {
         let at = |name: &String| {
             let same = |model: &String| model.chars().take(LONGEST_MODEL).eq(name.chars());
@@ -71,12 +73,16 @@ impl RequestKind {
         if known.is_empty() && !self.models.is_empty() {
             return None;
         }
+        let share = match self.share {
+            0 => None,
+            share => Some(Share::from_thousandths(u16::try_from(share).ok()?)?),
+        };
         Some(Shape {
             cpu_milli: self.cpu_milli,
-            memory_mib: self.memory_mib,
+            memory: Bytes::mib(self.memory_mib),
             gpus: self.gpus,
-            share: self.share,
-            gpu_memory_mib: self.gpu_memory_mib,
+            share,
+            gpu_memory: (self.gpu_memory_mib > 0).then(|| Bytes::mib(self.gpu_memory_mib)),
             models: known.into_iter().fold(ModelSet::ANY, ModelSet::with),
         })
     }

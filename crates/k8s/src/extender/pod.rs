@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use divvy_core::Bytes;
 use k8s_openapi::api::core::v1::{
     Affinity, Container, NodeAffinity, Pod, PodSpec, ResourceRequirements, Toleration,
 };
@@ -17,7 +18,7 @@ pub type Key = (String, String);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
     pub cpu_milli: u64,
-    pub memory_mib: u64,
+    pub memory: Bytes,
 }
 
 /// A pod that has not ended.
@@ -95,11 +96,11 @@ impl PodFacts {
 fn requests(spec: &PodSpec) -> Requests {
     let sum = |one: Requests, other: Requests| Requests {
         cpu_milli: one.cpu_milli.saturating_add(other.cpu_milli),
-        memory_mib: one.memory_mib.saturating_add(other.memory_mib),
+        memory: one.memory.saturating_add(other.memory),
     };
     let most = |one: Requests, other: Requests| Requests {
         cpu_milli: one.cpu_milli.max(other.cpu_milli),
-        memory_mib: one.memory_mib.max(other.memory_mib),
+        memory: one.memory.max(other.memory),
     };
     let containers = spec.containers.iter().map(of_container);
     let mut together = containers.fold(Requests::default(), sum);
@@ -125,7 +126,7 @@ fn requests(spec: &PodSpec) -> Requests {
             all.cpu_milli = set.cpu_milli;
         }
         if of_pod.contains_key("memory") {
-            all.memory_mib = set.memory_mib;
+            all.memory = set.memory;
         }
     }
     let overhead = spec.overhead.as_ref().map(of_list).unwrap_or_default();
@@ -143,7 +144,8 @@ fn of_list(list: &BTreeMap<String, ApiQuantity>) -> Requests {
     let quantity = |name: &str| list.get(name)?.0.parse::<Quantity>().ok();
     Requests {
         cpu_milli: quantity("cpu").map_or(0, Quantity::milli_rounded_up),
-        memory_mib: quantity("memory").map_or(0, Quantity::mib_rounded_up),
+        // Whole MiB, as the history of requests counts them.
+        memory: Bytes::mib(quantity("memory").map_or(0, Quantity::mib_rounded_up)),
     }
 }
 
@@ -226,7 +228,7 @@ mod tests {
         } });
         let found = facts(pod).unwrap().requests;
         // 3 of the init container and 0.1 of the sidecar before it; 2 + 1 GiB, and 1 MiB.
-        assert_eq!((found.cpu_milli, found.memory_mib), (3110, 3073));
+        assert_eq!((found.cpu_milli, found.memory), (3110, Bytes::mib(3073)));
     }
 
     #[test]

@@ -40,6 +40,7 @@ impl Lesson {
 
 #[cfg(test)]
 mod tests {
+    use divvy_core::{Bytes, Share};
     use divvy_packing::{ModelSet, Shape};
 
     use super::*;
@@ -47,10 +48,10 @@ mod tests {
     fn lesson(count: u64, last: u64) -> Lesson {
         let shape = |share, cpu_milli| Shape {
             cpu_milli,
-            memory_mib: 1024,
+            memory: Bytes::gib(1),
             gpus: 1,
-            share,
-            gpu_memory_mib: 0,
+            share: Share::from_thousandths(share),
+            gpu_memory: None,
             models: ModelSet::ANY,
         };
         let mix = |count| -> Mix {
@@ -60,10 +61,10 @@ mod tests {
         let node = |at: usize| NodeSpec {
             name: format!("n{at}"),
             cpu_milli: 32_000,
-            memory_mib: 1 << 17,
+            memory: Bytes::gib(128),
             gpus: 4,
             model: 0,
-            gpu_memory_mib: 81_920,
+            gpu_memory: Some(Bytes::gib(80)),
         };
         Lesson {
             mix: mix(count),

@@ -1,5 +1,7 @@
 //! The broad mix: requests of a large shared cluster, of which every training sees some.
 
+use divvy_core::{Bytes, Share};
+
 use super::mix::Mix;
 use crate::node::{ModelSet, Shape, WHOLE};
 
@@ -7,7 +9,7 @@ use crate::node::{ModelSet, Shape, WHOLE};
 ///
 /// Counted from the tasks of Alibaba's cluster-trace-gpu-v2023, list `default` (Weng et al., "Beware of Fragmentation",
 /// USENIX ATC 2023): shares rounded to 50 thousandths, CPU to cores, memory to GiB, rare shapes joined to the nearest.
-const REQUESTS: [(u32, u32, u64, u64, u64); 33] = [
+const REQUESTS: [(u32, u16, u64, u64, u64); 33] = [
     (0, 0, 4, 16, 160),
     (0, 0, 8, 30, 250),
     (0, 0, 13, 56, 500),
@@ -48,10 +50,10 @@ pub(super) fn mix() -> Mix {
     let counts = requests.map(|(gpus, share, cores, gib, count)| {
         let shape = Shape {
             cpu_milli: cores * u64::from(WHOLE),
-            memory_mib: gib * 1024,
+            memory: Bytes::gib(*gib),
             gpus: *gpus,
-            share: *share,
-            gpu_memory_mib: 0,
+            share: Share::from_thousandths(*share),
+            gpu_memory: None,
             models: ModelSet::ANY,
         };
         (shape, *count)

@@ -1,5 +1,7 @@
 //! Cells of the value table: how much CPU a node has for what is free of its GPUs, and how much is free of one GPU.
 
+use divvy_core::Bytes;
+
 use crate::node::{GpuFree, WHOLE};
 
 /// Classes of free CPU per free GPU.
@@ -56,12 +58,12 @@ pub(super) fn spare_class(share: u32, memory: u32) -> usize {
 }
 
 /// What is free of a GPU's memory, in thousandths; as much as of the share where the memory is unknown.
-pub(super) fn memory_milli(free: GpuFree, per_mib: f32) -> u32 {
-    if per_mib > 0.0 {
+pub(super) fn memory_milli(free: GpuFree, per_byte: Option<f32>) -> u32 {
+    let memory = free.memory.map_or(0, Bytes::get);
+    match per_byte {
         // Rounded to the nearest, so that a share's own part of the memory is the same on both axes.
-        (free.memory_mib as f32 * per_mib + 0.5) as u32
-    } else {
-        free.share
+        Some(per_byte) => (memory as f32 * per_byte + 0.5) as u32,
+        None => free.milli(),
     }
 }
 
@@ -83,6 +85,8 @@ pub(super) fn prior(spare: usize, cpu: usize, free: usize) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use divvy_core::Share;
+
     use super::*;
 
     #[test]
@@ -106,10 +110,14 @@ mod tests {
     #[test]
     fn a_share_s_own_memory_is_the_same_on_both_axes() {
         for total in [16_384_u64, 24_576, 40_960, 81_559] {
-            for share in 1..=1000_u32 {
-                let memory_mib = total - total * u64::from(1000 - share) / 1000;
-                let free = GpuFree { share, memory_mib };
-                assert_eq!(memory_milli(free, 1000.0 / total as f32), share, "{total}");
+            let per_byte = Some(1000.0 / Bytes::mib(total).get() as f32);
+            for thousandths in 1..=1000_u16 {
+                let memory = total - total * u64::from(1000 - thousandths) / 1000;
+                let free = GpuFree {
+                    share: Share::from_thousandths(thousandths),
+                    memory: Some(Bytes::mib(memory)),
+                };
+                assert_eq!(memory_milli(free, per_byte), free.milli(), "{total}");
             }
         }
     }

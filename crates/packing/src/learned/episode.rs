@@ -194,7 +194,7 @@ pub(super) fn play(
 /// What is free of each GPU of the cluster, in thousandths.
 fn free_shares(cluster: &Cluster) -> Vec<u32> {
     let gpus = cluster.nodes().iter().flat_map(|node| &node.gpus);
-    gpus.map(|gpu| gpu.share).collect()
+    gpus.map(|gpu| gpu.milli()).collect()
 }
 
 /// Cells in which GPUs were, with the GPU's number in the cluster.

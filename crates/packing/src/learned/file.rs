@@ -6,12 +6,14 @@
 //! Integers and floats are little-endian. The reader checks every size before it allocates, so a broken file costs
 //! nothing.
 
+use divvy_core::{Bytes, Share};
+
 use super::cells::{CPU, FREE, SPARE};
 use super::scarce::{MOST_SCARCE, Scarce};
 use super::state::Weights;
 use super::table::Table;
 use super::{Form, Learned};
-use crate::node::{ModelSet, Shape};
+use crate::node::{ModelSet, Shape, share};
 
 const MAGIC: &[u8] = b"divvy-table";
 const VERSION: u32 = 2;
@@ -67,10 +69,11 @@ impl Learned {
         for scarce in &self.scarce {
             let shape = &scarce.shape;
             put(&shape.cpu_milli.to_le_bytes());
-            put(&shape.memory_mib.to_le_bytes());
+            put(&shape.memory.whole_mib().to_le_bytes());
             put(&shape.gpus.to_le_bytes());
-            put(&shape.share.to_le_bytes());
-            put(&shape.gpu_memory_mib.to_le_bytes());
+            let thousandths = shape.share.map_or(0, |share| share.thousandths());
+            put(&u32::from(thousandths).to_le_bytes());
+            put(&shape.gpu_memory.map_or(0, Bytes::whole_mib).to_le_bytes());
             put(&shape.models.bits().to_le_bytes());
             put(&scarce.gpu_milli.to_le_bytes());
             put(&scarce.part.to_le_bytes());
@@ -240,14 +243,22 @@ impl<'a> Reader<'a> {
         Ok(name.to_owned())
     }
 
+    /// Thousandths; 0 stands for none.
+    fn share(&mut self, part: &'static str) -> Result<Option<Share>, TableError> {
+        let thousandths = self.u32(part)?;
+        let share = share(thousandths.into());
+        possible(share.is_some() || thousandths == 0, part, thousandths)?;
+        Ok(share)
+    }
+
     fn scarce(&mut self) -> Result<Scarce, TableError> {
         let part = "scarce shapes";
         let shape = Shape {
             cpu_milli: self.u64(part)?,
-            memory_mib: self.u64(part)?,
+            memory: Bytes::mib(self.u64(part)?),
             gpus: self.u32(part)?,
-            share: self.u32(part)?,
-            gpu_memory_mib: self.u64(part)?,
+            share: self.share(part)?,
+            gpu_memory: Some(self.u64(part)?).filter(|mib| *mib > 0).map(Bytes::mib),
             models: ModelSet::from_bits(self.u64(part)?),
         };
         Ok(Scarce {

@@ -139,7 +139,7 @@ impl Lesson {
 
     fn untrained(&self) -> Table {
         let models = self.nodes.iter().map(|spec| spec.model + 1).max();
-        let two_axes = self.nodes.iter().any(|spec| spec.gpu_memory_mib > 0);
+        let two_axes = self.nodes.iter().any(|spec| spec.gpu_memory.is_some());
         Table::untrained(models.unwrap_or(0), two_axes)
     }
 

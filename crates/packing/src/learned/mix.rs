@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use divvy_core::Bytes;
+
 use super::broad;
 use crate::node::{Cluster, Shape};
 use crate::random::Random;
@@ -99,7 +101,7 @@ impl Mix {
             let rounded = mix.counts.iter().map(|(shape, count)| {
                 let coarse = Shape {
                     cpu_milli: coarsened(shape.cpu_milli, bits),
-                    memory_mib: coarsened(shape.memory_mib, bits),
+                    memory: Bytes::new(coarsened(shape.memory.get(), bits)),
                     ..*shape
                 };
                 (coarse, *count)

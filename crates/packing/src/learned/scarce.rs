@@ -2,15 +2,20 @@
 
 use std::collections::BTreeMap;
 
+use divvy_core::Bytes;
+
 use super::mix::Mix;
-use super::table::{Free, GpuKind};
-use crate::node::{Cluster, GpuFree, ModelSet, Node, Shape, WHOLE};
+use super::table::Free;
+use crate::node::{Cluster, GpuFree, ModelSet, Node, Shape, share};
 
 /// Scarce shapes that are priced; beyond, shapes of equal GPUs and models count as one.
 pub(super) const MOST_SCARCE: usize = 48;
 
 /// A price is adopted when it has moved by more than a fifth and by more than this, in thousandths of a GPU.
 const LEAST_MOVE: f32 = 5.0;
+
+/// Half of a MiB in bytes.
+const HALF_MIB: f32 = 524_288.0;
 
 /// A shape that needs several GPUs, or a model of GPU.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,9 +78,9 @@ impl Group {
         match shape.gpus {
             0 => None,
             1 if shape.models.is_bound() => {
-                let size = match shape.share {
+                let size = match shape.gpu_milli() {
                     0..=500 => 0,
-                    WHOLE.. => 2,
+                    _ if shape.is_whole() => 2,
                     _ => 1,
                 };
                 Some(Self::Bound(shape.models, size))
@@ -100,9 +105,9 @@ struct Sum {
     gpus: u32,
     models: ModelSet,
     cpu_milli: u128,
-    memory_mib: u128,
-    share: u128,
-    gpu_memory_mib: u128,
+    memory: u128,
+    share_milli: u128,
+    gpu_memory: u128,
 }
 
 impl Sum {
@@ -112,9 +117,10 @@ impl Sum {
         self.gpus = shape.gpus;
         self.models = shape.models;
         self.cpu_milli += times(shape.cpu_milli);
-        self.memory_mib += times(shape.memory_mib);
-        self.share += times(u64::from(shape.share));
-        self.gpu_memory_mib += times(shape.gpu_memory_mib);
+        self.memory += times(shape.memory.get());
+        let share = shape.share.map_or(0, |share| share.thousandths());
+        self.share_milli += times(u64::from(share));
+        self.gpu_memory += times(shape.gpu_memory.map_or(0, Bytes::get));
     }
 
     fn join(&mut self, other: &Self) {
@@ -122,21 +128,23 @@ impl Sum {
         self.gpus = other.gpus;
         self.models = other.models;
         self.cpu_milli += other.cpu_milli;
-        self.memory_mib += other.memory_mib;
-        self.share += other.share;
-        self.gpu_memory_mib += other.gpu_memory_mib;
+        self.memory += other.memory;
+        self.share_milli += other.share_milli;
+        self.gpu_memory += other.gpu_memory;
     }
 
     fn mean(&self) -> Shape {
         let mean = |sum: u128| {
             u64::try_from(sum.div_ceil(u128::from(self.count.max(1)))).unwrap_or(u64::MAX)
         };
+        // Whole MiB, as a table's file has them: a table that is read again gives the same scores.
+        let mean_memory = |sum: u128| Bytes::new(mean(sum)).round_up(Bytes::MIB);
         Shape {
             cpu_milli: mean(self.cpu_milli),
-            memory_mib: mean(self.memory_mib),
+            memory: mean_memory(self.memory),
             gpus: self.gpus,
-            share: u32::try_from(mean(self.share)).unwrap_or(WHOLE),
-            gpu_memory_mib: mean(self.gpu_memory_mib),
+            share: share(mean(self.share_milli)),
+            gpu_memory: Some(mean_memory(self.gpu_memory)).filter(|memory| *memory > Bytes::ZERO),
             models: self.models,
         }
     }
@@ -151,48 +159,44 @@ pub(super) struct Slots {
     several: bool,
     part: GpuFree,
     per_share: f32,
-    per_gpu_memory: f32,
+    per_gpu_memory: Option<f32>,
 }
 
 impl Slots {
     /// `None` where nodes like this one never have room.
     pub(super) fn of(shape: &Shape, node: &Node) -> Option<Self> {
         let part = node.part(shape)?;
+        let memory = part.memory.filter(|memory| *memory > Bytes::ZERO);
         Some(Self {
             per_cpu: 1.0 / shape.cpu_milli as f64,
-            per_memory: 1.0 / shape.memory_mib as f64,
+            per_memory: 1.0 / shape.memory.get() as f64,
             gpus: 1.0 / f64::from(shape.gpus),
             several: shape.gpus > 1,
             part,
-            per_share: 1.0 / part.share as f32,
-            per_gpu_memory: if part.memory_mib == 0 {
-                0.0
-            } else {
-                1.0 / part.memory_mib as f32
-            },
+            per_share: 1.0 / part.milli() as f32,
+            per_gpu_memory: memory.map(|memory| 1.0 / memory.get() as f32),
         })
     }
 
     /// Requests that fit there now, if nothing else comes.
-    pub(super) fn count(&self, kind: GpuKind, free: Free<'_>) -> u32 {
-        // Half a unit more keeps each quotient away from whole numbers, so the product rounds as the division would.
+    pub(super) fn count(&self, free: Free<'_>) -> u32 {
+        // Half a unit more, of memory half a MiB, keeps each quotient away from whole numbers: the product then rounds as
+        // the division would.
         let cpu = ((free.cpu_milli as f64 + 0.5) * self.per_cpu) as u32;
-        let memory = ((free.memory_mib as f64 + 0.5) * self.per_memory) as u32;
+        let memory = ((free.memory.get() as f64 + f64::from(HALF_MIB)) * self.per_memory) as u32;
         let most = cpu.min(memory);
         if most == 0 {
             return 0;
         }
-        let gpus = if self.several || self.part.share == WHOLE {
+        let gpus = if self.several || self.part.is_idle() {
             let fitting = free.gpus.iter().filter(|gpu| gpu.holds(self.part)).count();
             ((fitting as f64 + 0.5) * self.gpus) as u32
         } else {
             let each = free.gpus.iter().map(|gpu| {
-                let shares = ((gpu.share as f32 + 0.5) * self.per_share) as u32;
-                if kind.per_mib > 0.0 && self.per_gpu_memory > 0.0 {
-                    shares.min(((gpu.memory_mib as f32 + 0.5) * self.per_gpu_memory) as u32)
-                } else {
-                    shares
-                }
+                let shares = ((gpu.milli() as f32 + 0.5) * self.per_share) as u32;
+                let memory = gpu.memory.map_or(0, Bytes::get) as f32 + HALF_MIB;
+                let by_memory = self.per_gpu_memory.map(|per| (memory * per) as u32);
+                by_memory.map_or(shares, |parts| shares.min(parts))
             });
             each.sum()
         };

@@ -14,7 +14,7 @@ impl Scratch {
     /// Puts what the best fit leaves of the node's GPUs into `gpus`. Returns the thousandths that it leaves on the GPUs
     /// that it takes, or `None` where the request does not fit. The same GPUs as [`Node::best_fit`].
     pub(super) fn place(&mut self, node: &Node, shape: &Shape) -> Option<u32> {
-        if shape.cpu_milli > node.cpu_milli || shape.memory_mib > node.memory_mib {
+        if shape.cpu_milli > node.cpu_milli || shape.memory > node.memory {
             return None;
         }
         self.gpus.clear();
@@ -46,16 +46,15 @@ impl Scratch {
     /// Takes the part of this GPU. Returns the thousandths left on it.
     fn take(&mut self, gpu: usize, part: GpuFree) -> u32 {
         let free = &mut self.gpus[gpu];
-        free.share -= part.share;
-        free.memory_mib -= part.memory_mib;
-        free.share
+        *free = free.without(part);
+        free.milli()
     }
 
     /// What is free of the node after the request.
     pub(super) fn free(&self, node: &Node, shape: &Shape) -> Free<'_> {
         Free {
             cpu_milli: node.cpu_milli - shape.cpu_milli,
-            memory_mib: node.memory_mib - shape.memory_mib,
+            memory: node.memory.saturating_sub(shape.memory),
             gpus: &self.gpus,
         }
     }
@@ -63,6 +62,8 @@ impl Scratch {
 
 #[cfg(test)]
 mod tests {
+    use divvy_core::{Bytes, Share};
+
     use super::*;
     use crate::node::{Choice, Cluster, NodeSpec};
     use crate::random::Random;
@@ -73,24 +74,24 @@ mod tests {
         let mut random = Random::seeded(5);
         let mut scratch = Scratch::default();
         let mut taken = 0;
-        for gpu_memory_mib in [0, 1000] {
+        for gpu_memory in [None, Some(Bytes::mib(1000))] {
             for _ in 0..40 {
                 let mut cluster = Cluster::new([NodeSpec {
                     name: "n".to_owned(),
                     cpu_milli: 8000,
-                    memory_mib: 8000,
+                    memory: Bytes::mib(8000),
                     gpus: 4,
                     model: 0,
-                    gpu_memory_mib,
+                    gpu_memory,
                 }]);
                 for _ in 0..12 {
-                    let number = |below, random: &mut Random| random.below(below) as u32;
+                    let number = |below, random: &mut Random| random.below(below) as u16;
                     let shape = Shape {
                         cpu_milli: random.below(1500) as u64,
-                        memory_mib: random.below(1500) as u64,
-                        gpus: number(4, &mut random),
-                        share: 1 + number(1000, &mut random),
-                        gpu_memory_mib: [0, 300, 700][random.below(3)],
+                        memory: Bytes::mib(random.below(1500) as u64),
+                        gpus: number(4, &mut random).into(),
+                        share: Share::from_thousandths(1 + number(1000, &mut random)),
+                        gpu_memory: [None, Some(300), Some(700)][random.below(3)].map(Bytes::mib),
                         ..Shape::default()
                     };
                     let node = &cluster.nodes()[0];
@@ -109,7 +110,7 @@ mod tests {
                     ));
                     let node = &cluster.nodes()[0];
                     assert_eq!(scratch.gpus, node.gpus, "{shape:?}");
-                    let sum: u32 = gpus.iter().map(|gpu| node.gpus[*gpu].share).sum();
+                    let sum: u32 = gpus.iter().map(|gpu| node.gpus[*gpu].milli()).sum();
                     assert_eq!(left, Some(sum));
                     taken += 1;
                 }

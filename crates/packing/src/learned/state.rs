@@ -1,5 +1,7 @@
 //! The cluster as the scores see it: what nodes are worth, slots for scarce shapes, and prices.
 
+use divvy_core::Bytes;
+
 use super::scarce::{Scarce, Slots, have_moved, prices};
 use super::scratch::Scratch;
 use super::table::{Free, GpuKind, Table};
@@ -70,7 +72,7 @@ struct Known {
 #[derive(Clone, Debug)]
 struct Hardware {
     model: usize,
-    gpu_memory_mib: u64,
+    gpu_memory: Option<Bytes>,
     kind: GpuKind,
     slots: Vec<Option<Slots>>,
 }
@@ -123,13 +125,13 @@ impl State {
         };
         for (at, node) in cluster.nodes().iter().enumerate() {
             let like = |known: &Hardware| {
-                known.model == node.spec.model && known.gpu_memory_mib == node.spec.gpu_memory_mib
+                known.model == node.spec.model && known.gpu_memory == node.spec.gpu_memory
             };
             let hardware = self.hardware.iter().position(like).unwrap_or_else(|| {
                 let slots = values.scarce.iter();
                 self.hardware.push(Hardware {
                     model: node.spec.model,
-                    gpu_memory_mib: node.spec.gpu_memory_mib,
+                    gpu_memory: node.spec.gpu_memory,
                     kind: GpuKind::of(&node.spec),
                     slots: slots.map(|scarce| Slots::of(&scarce.shape, node)).collect(),
                 });
@@ -165,7 +167,7 @@ impl State {
         let slots = &mut self.slots[at * scarce..(at + 1) * scarce];
         for (index, slot) in slots.iter_mut().enumerate() {
             let now = hardware.slots[index].as_ref();
-            let now = now.map_or(0, |slots| slots.count(hardware.kind, free));
+            let now = now.map_or(0, |slots| slots.count(free));
             self.total_slots[index] = self.total_slots[index] + u64::from(now) - u64::from(*slot);
             *slot = now;
         }
@@ -209,7 +211,7 @@ impl State {
             if *before > 0
                 && let Some(slots) = &hardware.slots[index]
             {
-                let now = slots.count(hardware.kind, after);
+                let now = slots.count(after);
                 cost += self.prices[index] * before.saturating_sub(now) as f32;
             }
         }
@@ -219,8 +221,10 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use divvy_core::Share;
+
     use super::*;
-    use crate::node::{Choice, ModelSet, NodeSpec};
+    use crate::node::{Choice, GpuFree, ModelSet, NodeSpec};
     use crate::random::Random;
 
     fn scarce(shape: Shape) -> Scarce {
@@ -237,18 +241,18 @@ mod tests {
         let specs = (0..5).map(|nth| NodeSpec {
             name: format!("n{nth}"),
             cpu_milli: 9000,
-            memory_mib: 9000,
+            memory: Bytes::mib(9000),
             gpus: 1 + nth,
             model: nth as usize % 2,
-            gpu_memory_mib: [0, 1000][nth as usize / 3],
+            gpu_memory: [None, Some(Bytes::mib(1000))][nth as usize / 3],
         });
         let mut cluster = Cluster::new(specs);
         let table = Table::untrained(2, true);
         let part = |gpus, share, models| Shape {
             cpu_milli: 700,
-            memory_mib: 900,
+            memory: Bytes::mib(900),
             gpus,
-            share,
+            share: Share::from_thousandths(share),
             models: ModelSet::from_bits(models),
             ..Shape::default()
         };
@@ -272,7 +276,7 @@ mod tests {
         let mut followed = State::default();
         let mut held: Vec<(Shape, Choice)> = Vec::new();
         for _ in 0..300 {
-            let shape = part(random.below(4) as u32, 1 + random.below(1000) as u32, 0);
+            let shape = part(random.below(4) as u32, 1 + random.below(1000) as u16, 0);
             let node = random.below(5);
             if let Some(gpus) = cluster.nodes()[node].best_fit(&shape) {
                 let choice = Choice { node, gpus };
@@ -315,21 +319,18 @@ mod tests {
         let Some(part) = node.part(shape) else {
             return 0;
         };
-        let gpus: u64 = if shape.gpus > 1 || part.share == 1000 {
+        let gpus: u64 = if shape.gpus > 1 || part.is_idle() {
             let fitting = node.gpus.iter().filter(|free| free.holds(part)).count() as u64;
             fitting / u64::from(shape.gpus)
         } else {
             let each = node.gpus.iter().map(|free| {
-                let shares = u64::from(free.share / part.share);
-                shares.min(
-                    free.memory_mib
-                        .checked_div(part.memory_mib)
-                        .unwrap_or(shares),
-                )
+                let shares = u64::from(free.milli() / part.milli());
+                let bytes = |gpu: GpuFree| gpu.memory.map_or(0, Bytes::get);
+                shares.min(bytes(*free).checked_div(bytes(part)).unwrap_or(shares))
             });
             each.sum()
         };
-        let most = (node.cpu_milli / shape.cpu_milli).min(node.memory_mib / shape.memory_mib);
+        let most = (node.cpu_milli / shape.cpu_milli).min(node.memory.get() / shape.memory.get());
         u32::try_from(gpus.min(most)).unwrap()
     }
 }

@@ -1,5 +1,7 @@
 //! The value table: thousandths of a GPU that will stay unused, by model, spare axis, CPU and what is free.
 
+use divvy_core::Bytes;
+
 use super::cells::{CPU, FREE, SPARE, cpu_class, free_class, memory_milli, prior, spare_class};
 use crate::node::{GpuFree, Node, NodeSpec, WHOLE};
 
@@ -48,8 +50,8 @@ impl Table {
         let mut gpu_milli = 0;
         let mut idle = 0;
         for gpu in free.gpus {
-            gpu_milli += gpu.share;
-            idle += usize::from(gpu.share == WHOLE);
+            gpu_milli += gpu.milli();
+            idle += usize::from(gpu.is_idle());
         }
         if gpu_milli == 0 {
             return;
@@ -57,16 +59,17 @@ impl Table {
         let model = kind.model.min(self.models) * self.row();
         let cpu = cpu_class(free.cpu_milli, gpu_milli);
         for (at, gpu) in free.gpus.iter().enumerate() {
-            if gpu.share == 0 {
+            let share = gpu.milli();
+            if share == 0 {
                 continue;
             }
-            let memory = memory_milli(*gpu, kind.per_mib);
+            let memory = memory_milli(*gpu, kind.per_byte);
             let spare = if self.two_axes {
-                spare_class(gpu.share, memory)
+                spare_class(share, memory)
             } else {
                 0
             };
-            let class = free_class(gpu.share, gpu.share.min(memory), idle);
+            let class = free_class(share, share.min(memory), idle);
             cell(model + (spare * CPU + cpu) * FREE + class, at);
         }
     }
@@ -83,19 +86,16 @@ impl Table {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GpuKind {
     pub(super) model: usize,
-    /// Thousandths of the GPU's memory in a MiB; 0 where the memory is unknown.
-    pub(super) per_mib: f32,
+    /// Thousandths of the GPU's memory in a byte; `None` where the memory is unknown.
+    pub(super) per_byte: Option<f32>,
 }
 
 impl GpuKind {
     pub(super) fn of(spec: &NodeSpec) -> Self {
-        let per_mib = match spec.gpu_memory_mib {
-            0 => 0.0,
-            memory => WHOLE as f32 / memory as f32,
-        };
+        let per_byte = |memory: Bytes| WHOLE as f32 / memory.get() as f32;
         Self {
             model: spec.model,
-            per_mib,
+            per_byte: spec.gpu_memory.map(per_byte),
         }
     }
 }
@@ -104,7 +104,7 @@ impl GpuKind {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Free<'a> {
     pub(super) cpu_milli: u64,
-    pub(super) memory_mib: u64,
+    pub(super) memory: Bytes,
     pub(super) gpus: &'a [GpuFree],
 }
 
@@ -112,7 +112,7 @@ impl<'a> Free<'a> {
     pub(super) fn of(node: &'a Node) -> Self {
         Self {
             cpu_milli: node.cpu_milli,
-            memory_mib: node.memory_mib,
+            memory: node.memory,
             gpus: &node.gpus,
         }
     }

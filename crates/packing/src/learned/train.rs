@@ -98,7 +98,7 @@ pub(super) fn sorted(specs: &[NodeSpec]) -> Vec<NodeSpec> {
     let mut nodes: Vec<NodeSpec> = specs.iter().filter(|spec| spec.gpus > 0).cloned().collect();
     nodes.sort_by(|a, b| {
         let key = |spec: &NodeSpec| {
-            let memory = (spec.gpu_memory_mib, spec.memory_mib);
+            let memory = (spec.gpu_memory, spec.memory);
             (spec.model, spec.gpus, spec.cpu_milli, memory)
         };
         key(a).cmp(&key(b)).then_with(|| a.name.cmp(&b.name))

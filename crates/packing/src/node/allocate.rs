@@ -1,5 +1,7 @@
 //! What requests take of a cluster's nodes, and what they give back.
 
+use divvy_core::Bytes;
+
 use super::{Choice, Cluster, GpuFree, Shape};
 
 impl Cluster {
@@ -9,10 +11,7 @@ impl Cluster {
             return false;
         };
         let part = match shape.gpus {
-            0 => GpuFree {
-                share: 0,
-                memory_mib: 0,
-            },
+            0 => GpuFree::NOTHING,
             _ => match node.part(shape) {
                 Some(part) => part,
                 None => return false,
@@ -26,15 +25,14 @@ impl Cluster {
             || !distinct
             || !choice.gpus.iter().all(holds)
             || shape.cpu_milli > node.cpu_milli
-            || shape.memory_mib > node.memory_mib
+            || shape.memory > node.memory
         {
             return false;
         }
         node.cpu_milli -= shape.cpu_milli;
-        node.memory_mib -= shape.memory_mib;
+        node.memory = node.memory.saturating_sub(shape.memory);
         for gpu in &choice.gpus {
-            node.gpus[*gpu].share -= part.share;
-            node.gpus[*gpu].memory_mib -= part.memory_mib;
+            node.gpus[*gpu] = node.gpus[*gpu].without(part);
         }
         self.change += 1;
         node.changed = self.change;
@@ -45,11 +43,10 @@ impl Cluster {
     pub fn release(&mut self, shape: &Shape, choice: &Choice) {
         let node = &mut self.nodes[choice.node];
         node.cpu_milli += shape.cpu_milli;
-        node.memory_mib += shape.memory_mib;
+        node.memory = node.memory.saturating_add(shape.memory);
         if let Some(part) = node.part(shape) {
             for gpu in &choice.gpus {
-                node.gpus[*gpu].share += part.share;
-                node.gpus[*gpu].memory_mib += part.memory_mib;
+                node.gpus[*gpu] = node.gpus[*gpu].with(part);
             }
         }
         debug_assert!(node.is_sound(), "more free than the node has");
@@ -59,16 +56,16 @@ impl Cluster {
 
     /// Sets what is free of a node, for callers that read it elsewhere. GPUs that `gpus` lacks keep what they have.
     /// Nothing counts as changed where all is as before; a node that does not exist is left alone.
-    pub fn set_free(&mut self, node: usize, cpu_milli: u64, memory_mib: u64, gpus: &[GpuFree]) {
+    pub fn set_free(&mut self, node: usize, cpu_milli: u64, memory: Bytes, gpus: &[GpuFree]) {
         let Some(node) = self.nodes.get_mut(node) else {
             return;
         };
         let same_gpus = node.gpus.iter().zip(gpus).all(|(had, now)| had == now);
-        if same_gpus && node.cpu_milli == cpu_milli && node.memory_mib == memory_mib {
+        if same_gpus && node.cpu_milli == cpu_milli && node.memory == memory {
             return;
         }
         node.cpu_milli = cpu_milli;
-        node.memory_mib = memory_mib;
+        node.memory = memory;
         for (had, now) in node.gpus.iter_mut().zip(gpus) {
             *had = *now;
         }

@@ -7,24 +7,29 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// So many MiB; `None` for 0.
+fn known(mib: u64) -> Option<Bytes> {
+    (mib > 0).then(|| Bytes::mib(mib))
+}
+
 fn node(gpus: u32, gpu_memory_mib: u64) -> NodeSpec {
     NodeSpec {
         name: "n".to_owned(),
         cpu_milli: 8000,
-        memory_mib: 1 << 14,
+        memory: Bytes::gib(16),
         gpus,
         model: 1,
-        gpu_memory_mib,
+        gpu_memory: known(gpu_memory_mib),
     }
 }
 
-fn part(share: u32, gpu_memory_mib: u64) -> Shape {
+fn part(thousandths: u16, gpu_memory_mib: u64) -> Shape {
     Shape {
         cpu_milli: 1000,
-        memory_mib: 1,
+        memory: Bytes::MIB,
         gpus: 1,
-        share,
-        gpu_memory_mib,
+        share: Share::from_thousandths(thousandths),
+        gpu_memory: known(gpu_memory_mib),
         models: ModelSet::ANY,
     }
 }
@@ -38,7 +43,7 @@ fn share_and_memory_are_two_axes() {
         gpus: vec![0],
     };
     assert!(cluster.take(&small_share, &choice));
-    assert_eq!(cluster.nodes()[0].gpus[0].share, 900);
+    assert_eq!(cluster.nodes()[0].gpus[0].milli(), 900);
     assert!(
         !cluster.nodes()[0].fits(&part(200, 0)),
         "200 MiB are not free"
@@ -55,7 +60,7 @@ fn what_does_not_fit_changes_nothing() {
     let mut cluster = Cluster::new([node(2, 0)]);
     let before = cluster.clone();
     for (shape, gpus) in [
-        (part(1001, 0), vec![0]),
+        (part(0, 0), vec![0]),
         (part(500, 0), vec![2]),
         (part(500, 0), vec![0, 1]),
         (
@@ -93,17 +98,17 @@ fn what_does_not_fit_changes_nothing() {
 fn what_is_read_elsewhere_counts_as_a_change_only_where_it_is_one() {
     let mut cluster = Cluster::new([node(2, 0), node(1, 0)]);
     let half = GpuFree {
-        share: 500,
-        memory_mib: 0,
+        share: Share::from_thousandths(500),
+        memory: None,
     };
-    cluster.set_free(1, 4000, 1 << 13, &[half, half]);
+    cluster.set_free(1, 4000, Bytes::gib(8), &[half, half]);
     let [first, second] = cluster.nodes() else {
         panic!("two nodes")
     };
     assert!(second.changed_since(0) && !first.changed_since(0));
     assert_eq!((second.free_milli(), second.cpu_milli), (500, 4000));
-    cluster.set_free(1, 4000, 1 << 13, &[half]);
-    cluster.set_free(2, 1, 1, &[]);
+    cluster.set_free(1, 4000, Bytes::gib(8), &[half]);
+    cluster.set_free(2, 1, Bytes::MIB, &[]);
     assert_eq!(cluster.change(), 1);
 }
 
@@ -180,15 +185,15 @@ fn gpu(index: u32) -> Gpu {
 impl Asked {
     fn shape(self) -> Shape {
         let (gpus, share, gpu_memory_mib) = match self {
-            Self::Share(share) => (1, u32::from(share), 0),
+            Self::Share(share) => (1, share, 0),
             Self::Memory(mib) => (1, 0, mib),
             Self::Whole(gpus) => (gpus, 1000, 0),
-            Self::Shares(gpus, share) => (gpus, u32::from(share), 0),
+            Self::Shares(gpus, share) => (gpus, share, 0),
         };
         Shape {
             gpus,
-            share,
-            gpu_memory_mib,
+            share: Share::from_thousandths(share),
+            gpu_memory: known(gpu_memory_mib),
             ..Shape::default()
         }
     }

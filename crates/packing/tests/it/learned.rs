@@ -11,6 +11,7 @@ mod file;
 mod policy;
 mod training;
 
+use divvy_core::{Bytes, Share};
 use divvy_packing::learned::{Form, Learned, Mix, Training};
 use divvy_packing::{ModelSet, NodeSpec, Shape};
 
@@ -19,21 +20,21 @@ fn nodes(count: usize) -> Vec<NodeSpec> {
     let node = |nth: usize| NodeSpec {
         name: format!("n{nth}"),
         cpu_milli: if nth.is_multiple_of(2) { 32_000 } else { 8_000 },
-        memory_mib: 1 << 18,
+        memory: Bytes::gib(256),
         gpus: 2,
         model: nth % 2,
-        gpu_memory_mib: 0,
+        gpu_memory: None,
     };
     (0..count).map(node).collect()
 }
 
-fn shape(cpu: u64, gpus: u32, share: u32) -> Shape {
+fn shape(cpu: u64, gpus: u32, share: u16) -> Shape {
     Shape {
         cpu_milli: 1000 * cpu,
-        memory_mib: 4096,
+        memory: Bytes::gib(4),
         gpus,
-        share,
-        gpu_memory_mib: 0,
+        share: Share::from_thousandths(share),
+        gpu_memory: None,
         models: ModelSet::ANY,
     }
 }

@@ -195,5 +195,5 @@ pub fn run(
 /// Thousandths of a GPU that a placed request holds.
 fn volume(cluster: &Cluster, shape: &Shape, choice: &Choice) -> u64 {
     let part = cluster.nodes()[choice.node].part(shape);
-    part.map_or(0, |part| u64::from(part.share)) * choice.gpus.len() as u64
+    part.map_or(0, |part| u64::from(part.milli())) * choice.gpus.len() as u64
 }

@@ -8,12 +8,6 @@ use divvy_packing::NodePolicy;
 use divvy_packing::scores::Scores;
 use divvy_packing::{Choice, Cluster, GpuFree, Node, Shape};
 
-/// The part of a request without GPUs.
-const NOTHING: GpuFree = GpuFree {
-    share: 0,
-    memory_mib: 0,
-};
-
 /// The policy, with the request kinds that it expects.
 #[derive(Clone, Debug)]
 pub struct Fgd {
@@ -58,7 +52,7 @@ fn best(typical: &Typical, node: &Node, shape: &Shape) -> Option<(u8, Vec<usize>
         score(before, after)
     };
     if shape.gpus == 0 {
-        return Some((after_taking(&[], NOTHING), Vec::new()));
+        return Some((after_taking(&[], GpuFree::NOTHING), Vec::new()));
     }
     let part = node.part(shape)?;
     if shape.gpus > 1 || shape.is_whole() {

@@ -66,7 +66,7 @@ pub fn run<'a>(
                 debug_assert!(node.is_sound(), "{node:?}");
                 if taken {
                     result.placed += 1;
-                    let part = node.part(shape).map_or(0, |part| u64::from(part.share));
+                    let part = node.part(shape).map_or(0, |part| u64::from(part.milli()));
                     free -= part * choice.gpus.len() as u64;
                 }
             }

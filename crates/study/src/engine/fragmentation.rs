@@ -5,13 +5,14 @@
 
 use std::collections::BTreeMap;
 
+use divvy_core::{Bytes, Share};
 use divvy_packing::{GpuFree, ModelSet, Node, Shape, WHOLE};
 
 /// Request kinds are kept, the most frequent first, until they are this much of all requests, in percent.
 const TYPICAL: u64 = 95;
 
 /// A kind in order of size: CPU, share, GPUs, models, memory of each GPU.
-type Key = (u64, u32, u32, Vec<usize>, u64);
+type Key = (u64, Option<Share>, u32, Vec<usize>, Option<Bytes>);
 
 /// The request kinds that are expected, each with its part of them. Main memory plays no part.
 #[derive(Clone, Debug, Default)]
@@ -27,10 +28,10 @@ impl Typical {
         for (shape, count) in mix {
             let key = (
                 shape.cpu_milli,
-                if shape.gpus == 0 { 0 } else { shape.share },
+                shape.share.filter(|_| shape.gpus > 0),
                 shape.gpus,
                 shape.models.indices().collect(),
-                shape.gpu_memory_mib,
+                shape.gpu_memory,
             );
             counts.entry(key).or_insert((shape.models, 0)).1 += count;
         }
@@ -39,17 +40,17 @@ impl Typical {
         sorted.sort_by_key(|(_, (_, count))| std::cmp::Reverse(*count));
         let (of, mut covered) = (sorted.len(), 0);
         let mut typical = Self::default();
-        for ((cpu_milli, share, gpus, _, gpu_memory_mib), (models, count)) in sorted {
+        for ((cpu_milli, share, gpus, _, gpu_memory), (models, count)) in sorted {
             if covered * 100 >= all * TYPICAL {
                 break;
             }
             covered += count;
             let shape = Shape {
                 cpu_milli,
-                memory_mib: 0,
+                memory: Bytes::ZERO,
                 gpus,
                 share,
-                gpu_memory_mib,
+                gpu_memory,
                 models,
             };
             typical.kinds.push((shape, count as f64 / all as f64));
@@ -113,7 +114,7 @@ fn unusable_by(
     for (free, count) in &gpus.0 {
         match free.holds(part) {
             true => fitting += count,
-            false => small += u64::from(free.share) * u64::from(*count),
+            false => small += u64::from(free.milli()) * u64::from(*count),
         }
     }
     match (fitting >= shape.gpus, has_cpu) {
@@ -139,7 +140,7 @@ impl FreeGpus {
 
     fn add(&mut self, free: GpuFree) {
         match self.0.iter_mut().find(|(known, _)| *known == free) {
-            _ if free.share == 0 => {}
+            _ if free.share.is_none() => {}
             Some((_, count)) => *count += 1,
             None => self.0.push((free, 1)),
         }
@@ -149,17 +150,14 @@ impl FreeGpus {
     pub fn take(&mut self, free: GpuFree, part: GpuFree) {
         if let Some((_, count)) = self.0.iter_mut().find(|(known, _)| *known == free) {
             *count -= 1;
-            self.add(GpuFree {
-                share: free.share - part.share,
-                memory_mib: free.memory_mib - part.memory_mib,
-            });
+            self.add(free.without(part));
         }
     }
 
     fn total(&self) -> u64 {
         let counted = self.0.iter();
         counted
-            .map(|(free, count)| u64::from(free.share) * u64::from(*count))
+            .map(|(free, count)| u64::from(free.milli()) * u64::from(*count))
             .sum()
     }
 }
@@ -177,11 +175,11 @@ mod tests {
     use super::*;
     use divvy_packing::{Cluster, NodeSpec};
 
-    fn shape(cpu_milli: u64, gpus: u32, share: u32) -> Shape {
+    fn shape(cpu_milli: u64, gpus: u32, share: u16) -> Shape {
         Shape {
             cpu_milli,
             gpus,
-            share,
+            share: Share::from_thousandths(share),
             ..Shape::default()
         }
     }
@@ -190,17 +188,17 @@ mod tests {
         Cluster::new([NodeSpec {
             name: "n".to_owned(),
             cpu_milli: 8000,
-            memory_mib: 1000,
+            memory: Bytes::mib(1000),
             gpus,
             model: 2,
-            gpu_memory_mib: 0,
+            gpu_memory: None,
         }])
     }
 
     #[test]
     fn kinds_are_kept_until_95_percent_are_covered_whatever_their_memory() {
         let mut with_memory = shape(1000, 1, 500);
-        with_memory.memory_mib = 77;
+        with_memory.memory = Bytes::mib(77);
         let mix = [
             (shape(1000, 1, 500), 40),
             (with_memory, 40),
@@ -230,8 +228,8 @@ mod tests {
         let cluster = cluster(3);
         let node = &cluster.nodes()[0];
         let free = [300, 600, 1000].map(|share| GpuFree {
-            share,
-            memory_mib: 0,
+            share: Share::from_thousandths(share),
+            memory: None,
         });
         let of = |shape: Shape, free: &[GpuFree]| {
             Typical::of(&[(shape, 5)]).unusable(node, 8000, &FreeGpus::of(free))

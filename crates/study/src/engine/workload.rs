@@ -73,7 +73,7 @@ impl Workload {
     /// nodes of each kind.
     #[must_use]
     pub fn on_every(mut self, nth: usize) -> Self {
-        let kind = |node: &NodeSpec| (node.model, node.gpus, node.cpu_milli, node.memory_mib);
+        let kind = |node: &NodeSpec| (node.model, node.gpus, node.cpu_milli, node.memory);
         self.nodes
             .sort_by(|a, b| kind(a).cmp(&kind(b)).then(a.name.cmp(&b.name)));
         self.nodes = self.nodes.into_iter().step_by(nth.max(1)).collect();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::engine::workload::Pod;
-use divvy_core::Amount;
+use divvy_core::{Amount, Bytes, Share};
 use divvy_packing::{ModelSet, NodeSpec, Shape};
 
 use super::input::Job;
@@ -35,12 +35,12 @@ pub fn shapes(
     models: &[String],
     counted: Counted,
 ) -> Result<Shapes> {
-    let knows_memory = nodes.iter().any(|node| node.gpu_memory_mib > 0);
+    let knows_memory = nodes.iter().any(|node| node.gpu_memory.is_some());
     let mut shapes = Shapes::default();
     for (nth, job) in jobs.iter().enumerate() {
         let accepted = accepted(job, models)?;
         let shape = shape(job, accepted, counted);
-        if shape.gpus > 0 && shape.share == 0 && !knows_memory {
+        if shape.gpus > 0 && shape.share.is_none() && !knows_memory {
             shapes.unknown_memory += 1;
             continue;
         }
@@ -55,21 +55,24 @@ pub fn shapes(
 }
 
 fn shape(job: &Job, models: ModelSet, counted: Counted) -> Shape {
-    let (gpus, share, gpu_memory_mib) = match job.amount.map(Amount::plain) {
-        None => (0, 0, 0),
-        Some(Amount::Share(share)) => (1, u32::from(share.thousandths()), 0),
-        Some(Amount::Shares { count, share }) => (count.get(), u32::from(share.thousandths()), 0),
-        Some(Amount::Whole(count)) => (count.get(), 1000, 0),
-        Some(Amount::Range { min, .. }) => (min.get(), 1000, 0),
-        Some(Amount::Memory(memory)) => (1, 0, memory.get().div_ceil(1 << 20)),
-        Some(Amount::Mig(profile)) => (1, 0, profile.nominal().get().div_ceil(1 << 20)),
+    // Whole MiB, as lists of nodes and jobs have their memory: so the shares that follow stay as published.
+    let whole_mib = |memory: Bytes| Some(memory.round_up(Bytes::MIB));
+    let (gpus, share, gpu_memory) = match job.amount.map(Amount::plain) {
+        None => (0, None, None),
+        Some(Amount::Share(share)) => (1, Some(share), None),
+        Some(Amount::Shares { count, share }) => (count.get(), Some(share), None),
+        Some(Amount::Whole(count)) => (count.get(), Some(Share::FULL), None),
+        Some(Amount::Range { min, .. }) => (min.get(), Some(Share::FULL), None),
+        Some(Amount::Memory(memory)) => (1, None, whole_mib(memory)),
+        Some(Amount::Mig(profile)) => (1, None, whole_mib(profile.nominal())),
     };
+    let memory = Bytes::mib(job.memory_mib);
     Shape {
         cpu_milli: if counted.cpu { job.cpu_milli } else { 0 },
-        memory_mib: if counted.memory { job.memory_mib } else { 0 },
+        memory: if counted.memory { memory } else { Bytes::ZERO },
         gpus,
         share,
-        gpu_memory_mib,
+        gpu_memory,
         models,
     }
 }
@@ -146,21 +149,20 @@ fn accepted(job: &Job, models: &[String]) -> Result<ModelSet> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use divvy_core::Bytes;
 
     const BOTH: Counted = Counted {
         cpu: true,
         memory: true,
     };
 
-    fn node(gpu_memory_mib: u64) -> NodeSpec {
+    fn node(gpu_memory: Option<Bytes>) -> NodeSpec {
         NodeSpec {
             name: "n".to_owned(),
             cpu_milli: 8000,
-            memory_mib: 1 << 14,
+            memory: Bytes::gib(16),
             gpus: 8,
             model: 0,
-            gpu_memory_mib,
+            gpu_memory,
         }
     }
 
@@ -185,25 +187,31 @@ mod tests {
         bound.models = vec!["t4".to_owned()];
         let read = shapes(
             &[memory.clone(), mig, bound.clone()],
-            &[node(81_920)],
+            &[node(Some(Bytes::gib(80)))],
             &models,
             BOTH,
         );
         let read = read.unwrap();
         let all: Vec<_> = read.pods.iter().map(|pod| pod.shape).collect();
-        assert_eq!((all[0].share, all[0].gpu_memory_mib), (0, 4097));
-        assert_eq!(all[1].gpu_memory_mib, 10_240);
-        assert_eq!((all[2].share, all[2].models), (1000, ModelSet::ANY.with(1)));
-        let without = shapes(&[memory], &[node(0)], &models, BOTH).unwrap();
+        assert_eq!(
+            (all[0].share, all[0].gpu_memory),
+            (None, Some(Bytes::mib(4097)))
+        );
+        assert_eq!(all[1].gpu_memory, Some(Bytes::gib(10)));
+        assert_eq!(
+            (all[2].share, all[2].models),
+            (Some(Share::FULL), ModelSet::ANY.with(1))
+        );
+        let without = shapes(&[memory], &[node(None)], &models, BOTH).unwrap();
         assert_eq!((without.pods.len(), without.unknown_memory), (0, 1));
         bound.models = vec!["G9".to_owned()];
-        let error = shapes(&[bound], &[node(0)], &models, BOTH).unwrap_err();
+        let error = shapes(&[bound], &[node(None)], &models, BOTH).unwrap_err();
         assert_eq!(error.message, "job j: unknown model `G9`: no node has it");
     }
 
     #[test]
     fn models_are_numbered_by_name_and_a_repeated_name_is_a_further_one() {
-        let mut nodes = [node(0), node(0)];
+        let mut nodes = [node(None), node(None)];
         nodes[0].model = 0;
         nodes[1].model = 1;
         let job = |models: &[&str]| Job {

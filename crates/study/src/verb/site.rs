@@ -12,8 +12,8 @@ use divvy_cli::error_output::{Result, usage};
 
 /// GPUs that a node may have.
 const MOST_GPUS: u32 = 1024;
-/// Thousandths of a core and MiB beside each GPU, where neither is counted: policies weigh them all the same.
-const UNCOUNTED: (u64, u64) = (16_000, 131_072);
+/// Thousandths of a core and GiB beside each GPU, where neither is counted: policies weigh them all the same.
+const UNCOUNTED: (u64, u64) = (16_000, 128);
 
 /// Equal nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,12 +96,13 @@ impl Groups {
             specs.push(NodeSpec {
                 name: format!("node-{nth:04}"),
                 cpu_milli: self.cpu_milli.unwrap_or(UNCOUNTED.0 * gpus),
-                memory_mib: self
-                    .memory
-                    .map_or(UNCOUNTED.1 * gpus, |memory| memory.get() >> 20),
+                memory: match self.memory {
+                    Some(memory) => memory.round_down(Bytes::MIB),
+                    None => Bytes::gib(UNCOUNTED.1 * gpus),
+                },
                 gpus: group.gpus,
                 model,
-                gpu_memory_mib: memory_of(&group.model).map_or(0, |memory| memory.get() >> 20),
+                gpu_memory: memory_of(&group.model).map(|memory| memory.round_down(Bytes::MIB)),
             });
         }
         if models.len() > ModelSet::MOST {
@@ -257,8 +258,8 @@ mod tests {
         let (specs, models) = groups.specs().unwrap();
         assert_eq!((specs.len(), models), (2, vec!["h100-80gb".to_owned()]));
         assert_eq!(
-            (specs[1].cpu_milli, specs[1].gpu_memory_mib),
-            (64_000, 81_920)
+            (specs[1].cpu_milli, specs[1].gpu_memory),
+            (64_000, Some(Bytes::gib(80)))
         );
     }
 }

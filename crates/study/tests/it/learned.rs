@@ -6,6 +6,7 @@
     reason = "what goes wrong here fails the test, with figures to look at"
 )]
 
+use divvy_core::{Bytes, Share};
 use divvy_packing::learned::{Form, Learned, Mix, Training};
 use divvy_packing::{BestFit, Cluster, ModelSet, NodePolicy, NodeSpec, Shape};
 use divvy_study::engine::departures::{self, Drawn};
@@ -20,27 +21,27 @@ fn nodes(count: usize) -> Vec<NodeSpec> {
     let node = |nth: usize| NodeSpec {
         name: format!("n{nth}"),
         cpu_milli: if nth.is_multiple_of(2) { 32_000 } else { 8_000 },
-        memory_mib: 1 << 18,
+        memory: Bytes::gib(256),
         gpus: 2,
         model: nth % 2,
-        gpu_memory_mib: 0,
+        gpu_memory: None,
     };
     (0..count).map(node).collect()
 }
 
-fn shape(cpu: u64, gpus: u32, share: u32) -> Shape {
+fn shape(cpu: u64, gpus: u32, share: u16) -> Shape {
     Shape {
         cpu_milli: 1000 * cpu,
-        memory_mib: 4096,
+        memory: Bytes::gib(4),
         gpus,
-        share,
-        gpu_memory_mib: 0,
+        share: Share::from_thousandths(share),
+        gpu_memory: None,
         models: ModelSet::ANY,
     }
 }
 
 /// Parts that do not divide each other, and whole GPUs with little and much CPU.
-const MIX: [(u64, u32, u32, u64); 6] = [
+const MIX: [(u64, u32, u16, u64); 6] = [
     (2, 1, 700, 40),
     (1, 1, 300, 30),
     (1, 1, 450, 30),
@@ -70,13 +71,13 @@ fn it_refuses_less_than_best_fit() {
 fn requests_for_share_join_requests_for_memory() {
     let node = |nth| NodeSpec {
         name: format!("n{nth}"),
-        gpu_memory_mib: 80_000,
+        gpu_memory: Some(Bytes::mib(80_000)),
         cpu_milli: 64_000,
         ..nodes(1)[0].clone()
     };
     let nodes: Vec<NodeSpec> = (0..6).map(node).collect();
-    let part = |share, gpu_memory_mib| Shape {
-        gpu_memory_mib,
+    let part = |share, gpu_memory| Shape {
+        gpu_memory: Some(Bytes::mib(gpu_memory)),
         ..shape(1, 1, share)
     };
     let counts = [

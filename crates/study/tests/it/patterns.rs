@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
+use divvy_core::{Bytes, Share};
 use divvy_packing::{Cluster, ModelSet, NodeSpec, Shape};
 use divvy_study::engine::patterns::{MOST_WAITING, Waiting, start};
 use proptest::prelude::*;
@@ -10,19 +11,19 @@ fn node(nth: usize, gpus: u32, cpu: u64) -> NodeSpec {
     NodeSpec {
         name: format!("n{nth}"),
         cpu_milli: 1000 * cpu,
-        memory_mib: 1 << 20,
+        memory: Bytes::gib(1024),
         gpus,
         model: nth % 2,
-        gpu_memory_mib: 0,
+        gpu_memory: None,
     }
 }
 
-fn shape(cpu: u64, gpus: u32, share: u32) -> Shape {
+fn shape(cpu: u64, gpus: u32, share: u16) -> Shape {
     Shape {
         cpu_milli: 1000 * cpu,
-        memory_mib: 1024,
+        memory: Bytes::gib(1),
         gpus,
-        share,
+        share: Share::from_thousandths(share),
         ..Shape::default()
     }
 }
@@ -110,7 +111,7 @@ fn many_sizes_many_requests_and_none() {
 }
 
 fn any_waiting() -> impl Strategy<Value = Waiting> {
-    let shares = prop_oneof![Just(1000_u32), Just(500), Just(810), Just(190), 1..1000_u32];
+    let shares = prop_oneof![Just(1000_u16), Just(500), Just(810), Just(190), 1..1000_u16];
     (0..9_u64, 0..4_u32, shares, 0..3_u64, 0..4).prop_map(|(cpu, gpus, share, models, due)| {
         Waiting {
             shape: Shape {

@@ -94,15 +94,15 @@ impl View {
     fn spec(&self, name: &str) -> Option<(NodeSpec, String)> {
         let facts = self.nodes.get(name)?;
         let slices = self.slices.get(name)?;
-        let (model, memory_mib) = gpus::model(slices.values())?;
+        let (model, gpu_memory) = gpus::model(slices.values())?;
         let gpus = self.gpus(name).len();
         let spec = NodeSpec {
             name: name.to_owned(),
             cpu_milli: facts.allocatable.cpu_milli,
-            memory_mib: facts.allocatable.memory_mib,
+            memory: facts.allocatable.memory,
             gpus: u32::try_from(gpus).ok().filter(|gpus| *gpus > 0)?,
             model: 0,
-            gpu_memory_mib: memory_mib,
+            gpu_memory,
         };
         Some((spec, model))
     }
@@ -125,7 +125,7 @@ impl View {
         let mut left = facts.allocatable;
         for taken in bound.chain(coming) {
             left.cpu_milli = left.cpu_milli.saturating_sub(taken.cpu_milli);
-            left.memory_mib = left.memory_mib.saturating_sub(taken.memory_mib);
+            left.memory = left.memory.saturating_sub(taken.memory);
         }
         let mut gpus = self.gpus(name);
         let node = &self.cluster.nodes()[index];
@@ -136,9 +136,9 @@ impl View {
         }
         let free: Vec<GpuFree> = gpus
             .iter()
-            .map(|gpu| gpu.free(node.spec.gpu_memory_mib))
+            .map(|gpu| gpu.free(node.spec.gpu_memory))
             .collect();
         self.cluster
-            .set_free(index, left.cpu_milli, left.memory_mib, &free);
+            .set_free(index, left.cpu_milli, left.memory, &free);
     }
 }

@@ -61,7 +61,7 @@ impl View {
         let mut accepted = BTreeSet::new();
         for node in self.cluster.nodes() {
             let spec = &node.spec;
-            let size = spec.gpu_memory_mib;
+            let size = spec.gpu_memory.unwrap_or_default();
             let is_sized = sizes.is_empty()
                 || sizes
                     .iter()

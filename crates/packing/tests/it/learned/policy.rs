@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use divvy_core::Bytes;
 use divvy_packing::learned::{Learned, MOST_KINDS};
 use divvy_packing::{Choice, Cluster, ModelSet, NodePolicy, Shape};
 use proptest::prelude::*;
@@ -15,7 +16,7 @@ fn table() -> Learned {
 }
 
 fn any_shape() -> impl Strategy<Value = Shape> {
-    let shares = prop_oneof![Just(1000), Just(700), Just(300), 1..1000_u32];
+    let shares = prop_oneof![Just(1000), Just(700), Just(300), 1..1000_u16];
     (0..16_u64, 0..3_u32, shares, 0..3_u64).prop_map(|(cpu, gpus, share, models)| Shape {
         models: ModelSet::from_bits(models),
         ..shape(cpu, gpus, if gpus == 0 { 0 } else { share })
@@ -82,7 +83,7 @@ fn more_shapes_than_are_kept_have_right_scores() {
     let mut learned = with_departures();
     let cluster = Cluster::new(nodes(3));
     let nth = |nth: u64| Shape {
-        memory_mib: nth,
+        memory: Bytes::mib(nth),
         ..shape(1, 1, 300)
     };
     let first = learned.scores(&cluster, &nth(0), &[0, 1, 2]);

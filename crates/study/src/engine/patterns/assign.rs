@@ -7,7 +7,7 @@ use super::pool::{Group, pool};
 use super::{Started, Waiting};
 use divvy_packing::BestFit;
 use divvy_packing::NodePolicy;
-use divvy_packing::{Choice, Cluster, Node, Shape, WHOLE};
+use divvy_packing::{Choice, Cluster, Node, Shape};
 
 /// Requests that have been given a place.
 pub(super) struct Assignment {
@@ -195,7 +195,7 @@ impl Assignment {
     fn put(&mut self, node: usize, group: &Group, waiting: &[Waiting]) {
         let idle = self.cluster.nodes()[node].gpus.iter().enumerate();
         let idle: Vec<usize> = idle
-            .filter(|(_, free)| free.share == WHOLE)
+            .filter(|(_, free)| free.is_idle())
             .map(|(gpu, _)| gpu)
             .take(group.gpus as usize)
             .collect();
@@ -209,7 +209,7 @@ impl Assignment {
 
 /// CPU for each idle GPU, or memory where that is less; 0 without idle GPUs.
 fn room_per_gpu(node: &Node) -> u64 {
-    let room = node.cpu_milli.min(node.memory_mib / 4);
+    let room = node.cpu_milli.min(node.memory.whole_mib() / 4);
     room.checked_div(u64::from(node.idle_gpus())).unwrap_or(0)
 }
 
@@ -217,5 +217,5 @@ fn holds(node: &Node, group: &Group) -> bool {
     group.models.accepts(node.spec.model)
         && group.gpus <= node.idle_gpus()
         && group.cpu_milli <= node.cpu_milli
-        && group.memory_mib <= node.memory_mib
+        && group.memory <= node.memory
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::Waiting;
+use divvy_core::Bytes;
 use divvy_packing::{ModelSet, WHOLE};
 
 /// Parts in a set at most.
@@ -24,7 +25,7 @@ pub(super) struct Group {
     pub(super) members: Vec<usize>,
     pub(super) gpus: u32,
     pub(super) cpu_milli: u64,
-    pub(super) memory_mib: u64,
+    pub(super) memory: Bytes,
     pub(super) models: ModelSet,
     /// Whether one of the members is due.
     is_due: bool,
@@ -38,7 +39,7 @@ impl Group {
         Self {
             gpus,
             cpu_milli: shapes.clone().map(|shape| shape.cpu_milli).sum(),
-            memory_mib: shapes.clone().map(|shape| shape.memory_mib).sum(),
+            memory: shapes.clone().map(|shape| shape.memory).sum(),
             models: shapes
                 .clone()
                 .next()
@@ -52,7 +53,7 @@ impl Group {
     /// What it takes of a node for each GPU: CPU in thousandths of a core, or memory where that is more. Nodes have
     /// about 4 GiB for each core.
     pub(super) fn weight(&self) -> u64 {
-        self.cpu_milli.max(self.memory_mib / 4)
+        self.cpu_milli.max(self.memory.whole_mib() / 4)
     }
 }
 
@@ -63,14 +64,14 @@ pub(super) fn pool(waiting: &[Waiting], apart: &BTreeSet<usize>, gpus: u64) -> V
     let mut parts: BTreeMap<ModelSet, Vec<(usize, u32)>> = BTreeMap::new();
     for (at, request) in waiting.iter().enumerate() {
         let shape = &request.shape;
-        if apart.contains(&at) || shape.gpus == 0 || shape.share == 0 {
+        if apart.contains(&at) || shape.gpus == 0 || shape.share.is_none() {
             continue;
         }
         if shape.is_whole() {
             groups.push(Group::new(vec![at], waiting, shape.gpus, 0));
         } else if shape.gpus == 1 {
             let parts = parts.entry(shape.models).or_default();
-            parts.push((at, shape.share));
+            parts.push((at, milli(request)));
         }
     }
     for parts in parts.values() {
@@ -88,6 +89,12 @@ pub(super) fn pool(waiting: &[Waiting], apart: &BTreeSet<usize>, gpus: u64) -> V
         enters
     });
     groups
+}
+
+/// Thousandths of a GPU that a request for a part takes.
+fn milli(request: &Waiting) -> u32 {
+    let share = request.shape.share;
+    share.map_or(0, |share| share.thousandths().into())
 }
 
 /// Sets of these parts, the fullest first, until each part is in one. Of equal sizes the oldest goes first.
@@ -121,7 +128,7 @@ fn sets(parts: &[(usize, u32)], waiting: &[Waiting]) -> Vec<Group> {
         {
             let members = pattern.iter().filter_map(|size| queues[*size].pop_front());
             let members: Vec<usize> = members.collect();
-            let shares = members.iter().map(|member| waiting[*member].shape.share);
+            let shares = members.iter().map(|member| milli(&waiting[*member]));
             let waste = WHOLE.saturating_sub(shares.sum());
             groups.push(Group::new(members, waiting, 1, waste));
         }

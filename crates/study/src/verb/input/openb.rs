@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 
-use divvy_core::{Amount, Share};
+use divvy_core::{Amount, Bytes, Share};
 use divvy_packing::{ModelSet, NodeSpec};
 
 use super::table::{Row, Table};
@@ -45,13 +45,15 @@ pub fn nodes(text: &[u8]) -> Result<(Vec<NodeSpec>, Vec<String>), InputError> {
         nodes.push(NodeSpec {
             name,
             cpu_milli: row.count("cpu_milli")?,
-            memory_mib: row.count("memory_mib")?,
+            memory: Bytes::mib(row.count("memory_mib")?),
             gpus,
             model: match gpus {
                 0 => 0,
                 _ => index(&row, model, &mut models)?,
             },
-            gpu_memory_mib: row.count("gpu_memory_mib")?,
+            gpu_memory: Some(row.count("gpu_memory_mib")?)
+                .filter(|mib| *mib > 0)
+                .map(Bytes::mib),
         });
     }
     if nodes.is_empty() {

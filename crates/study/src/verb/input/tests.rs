@@ -213,8 +213,8 @@ mod openb {
             [0, 0, 1, 0]
         );
         assert_eq!(
-            (all[0].cpu_milli, all[0].gpus, all[0].gpu_memory_mib),
-            (64_000, 2, 0)
+            (all[0].cpu_milli, all[0].gpus, all[0].gpu_memory),
+            (64_000, 2, None)
         );
         for (text, said) in [
             (header.to_owned(), "line 2: no node"),

@@ -96,11 +96,8 @@ fn nodes(args: &args::Simulate) -> Result<Option<Vec<SceneNode>>> {
 
 fn of_spec(node: divvy_packing::NodeSpec, models: &[String]) -> SceneNode {
     let model = models.get(node.model).cloned().unwrap_or_default();
-    let known = divvy_core::Bytes::mib(node.gpu_memory_mib);
-    let memory = match node.gpu_memory_mib {
-        0 => memory_of(&model).unwrap_or(divvy_core::Bytes::ZERO),
-        _ => known,
-    };
+    let memory = node.gpu_memory.or_else(|| memory_of(&model));
+    let memory = memory.unwrap_or(divvy_core::Bytes::ZERO);
     let gpu = crate::engine::waits::scene::SceneGpu {
         mode: divvy_core::Mode::Shared,
         memory,
@@ -111,7 +108,7 @@ fn of_spec(node: divvy_packing::NodeSpec, models: &[String]) -> SceneNode {
         name: node.name,
         gpus: (0..node.gpus).map(|_| gpu.clone()).collect(),
         cpu_milli: Some(node.cpu_milli),
-        memory: Some(divvy_core::Bytes::mib(node.memory_mib)),
+        memory: Some(node.memory),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Fill runs.
 
+use divvy_core::Bytes;
 use divvy_packing::{BestFit, Cluster, Shape};
 use divvy_study::engine::fill;
 use divvy_study::engine::policy_name::PolicyName;
@@ -69,10 +70,10 @@ fn a_point_of_the_curve_is_the_mean_over_the_arrivals_that_round_to_it() {
 #[test]
 fn requests_by_memory_have_a_volume() {
     let mut spec = node("a", 2);
-    spec.gpu_memory_mib = 80_000;
+    spec.gpu_memory = Some(Bytes::mib(80_000));
     let cluster = Cluster::new([spec]);
     let by_memory = Shape {
-        gpu_memory_mib: 20_000,
+        gpu_memory: Some(Bytes::mib(20_000)),
         ..shape(1, 0)
     };
     let result = fill::run(&mut BestFit::default(), &cluster, &[by_memory; 9]);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use divvy_core::{Bytes, Share};
 use divvy_packing::{ModelSet, NodeSpec, Shape};
 use divvy_study::engine::workload::{Pod, Workload};
 
@@ -60,24 +61,24 @@ pub fn workload(folder: &std::path::Path, list: &str) -> Workload {
     let nodes = nodes.iter().map(|row| NodeSpec {
         name: row[0].clone(),
         cpu_milli: number(&row[1]),
-        memory_mib: number(&row[2]),
+        memory: Bytes::mib(number(&row[2])),
         gpus: u32::try_from(number(&row[3])).unwrap(),
         model: index(&row[4]),
-        gpu_memory_mib: 0,
+        gpu_memory: None,
     });
     let nodes = nodes.collect();
     let pods = pods.iter().map(|row| {
         let gpus = u32::try_from(number(&row[3])).unwrap();
-        let share = u32::try_from(number(&row[4])).unwrap();
+        let share = u16::try_from(number(&row[4])).unwrap();
         let accepted = accepted(row).into_iter().filter(|_| gpus > 0);
         Pod {
             name: row[0].clone(),
             shape: Shape {
                 cpu_milli: number(&row[1]),
-                memory_mib: number(&row[2]),
+                memory: Bytes::mib(number(&row[2])),
                 gpus,
-                share: if gpus == 0 { 0 } else { share },
-                gpu_memory_mib: 0,
+                share: Share::from_thousandths(share).filter(|_| gpus > 0),
+                gpu_memory: None,
                 models: accepted.fold(ModelSet::ANY, |set, name| set.with(index(&name))),
             },
         }

@@ -1,5 +1,6 @@
 //! The policies themselves: what they choose, and what holds for all of them.
 
+use divvy_core::{Bytes, Share};
 use divvy_packing::{BestFit, Choice, Cluster, ModelSet, NodePolicy, NodeSpec, Shape};
 use divvy_study::engine::fgd::Fgd;
 use divvy_study::engine::policy_name::PolicyName;
@@ -75,39 +76,39 @@ fn equal_scores_go_to_the_first_node_whatever_the_policy() {
 }
 
 fn spec() -> impl Strategy<Value = NodeSpec> {
-    let gpu_memory = prop_oneof![Just(0), Just(16_000_u64), Just(80_000)];
+    let gpu_memory = prop_oneof![Just(None), Just(Some(16_000)), Just(Some(80_000))];
     (0_u32..5, 1_u64..9, 1_u64..5, 0_usize..2, gpu_memory).prop_map(
-        |(gpus, cores, memory, model, gpu_memory_mib)| NodeSpec {
+        |(gpus, cores, memory, model, gpu_memory)| NodeSpec {
             name: format!("{gpus}-{cores}"),
             cpu_milli: cores * 2000,
-            memory_mib: memory * 4096,
+            memory: Bytes::gib(memory * 4),
             gpus,
             model,
-            gpu_memory_mib,
+            gpu_memory: gpu_memory.map(Bytes::mib),
         },
     )
 }
 
 fn request() -> impl Strategy<Value = Shape> {
     let amount = prop_oneof![
-        1 => Just((0, 0, 0)),
-        4 => (1_u32..=1000).prop_map(|share| (1, share, 0)),
-        2 => (1_u64..20_000).prop_map(|memory| (1, 0, memory)),
-        1 => (1_u32..500, 1_u64..20_000).prop_map(|(share, memory)| (1, share, memory)),
-        2 => (1_u32..4).prop_map(|gpus| (gpus, 1000, 0)),
-        1 => (2_u32..4, 1_u32..900).prop_map(|(gpus, share)| (gpus, share, 0)),
+        1 => Just((0, 0, None)),
+        4 => (1_u16..=1000).prop_map(|share| (1, share, None)),
+        2 => (1_u64..20_000).prop_map(|memory| (1, 0, Some(memory))),
+        1 => (1_u16..500, 1_u64..20_000).prop_map(|(share, memory)| (1, share, Some(memory))),
+        2 => (1_u32..4).prop_map(|gpus| (gpus, 1000, None)),
+        1 => (2_u32..4, 1_u16..900).prop_map(|(gpus, share)| (gpus, share, None)),
     ];
     let models = prop_oneof![
         3 => Just(ModelSet::ANY),
         1 => (0_usize..2).prop_map(|model| ModelSet::ANY.with(model)),
     ];
     (amount, 0_u64..4, 0_u64..3, models).prop_map(
-        |((gpus, share, gpu_memory_mib), cores, memory, models)| Shape {
+        |((gpus, share, gpu_memory), cores, memory, models)| Shape {
             cpu_milli: cores * 1000,
-            memory_mib: memory * 1024,
+            memory: Bytes::gib(memory),
             gpus,
-            share,
-            gpu_memory_mib,
+            share: Share::from_thousandths(share),
+            gpu_memory: gpu_memory.map(Bytes::mib),
             models,
         },
     )

@@ -1,5 +1,6 @@
 //! Small clusters and requests.
 
+use divvy_core::{Bytes, Share};
 use divvy_packing::{BestFit, ModelSet, NodePolicy, NodeSpec, Shape};
 use divvy_study::engine::fgd::Fgd;
 use divvy_study::engine::policy_name::PolicyName;
@@ -18,21 +19,21 @@ pub fn node(name: &str, gpus: u32) -> NodeSpec {
     NodeSpec {
         name: name.to_owned(),
         cpu_milli: 64_000,
-        memory_mib: 1 << 20,
+        memory: Bytes::gib(1024),
         gpus,
         model: 0,
-        gpu_memory_mib: 0,
+        gpu_memory: None,
     }
 }
 
 /// A request with one core for each GPU.
-pub fn shape(gpus: u32, share: u32) -> Shape {
+pub fn shape(gpus: u32, share: u16) -> Shape {
     Shape {
         cpu_milli: 1000 * u64::from(gpus.max(1)),
-        memory_mib: 1024,
+        memory: Bytes::gib(1),
         gpus,
-        share,
-        gpu_memory_mib: 0,
+        share: Share::from_thousandths(share),
+        gpu_memory: None,
         models: ModelSet::ANY,
     }
 }
