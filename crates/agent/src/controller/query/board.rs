@@ -272,8 +272,9 @@ impl FirstWaiting {
         if is_full && self.0.last().is_some_and(|(last, _)| *last < rank) {
             return;
         }
-        let key = FoldKey::of(job);
-        let same = |(_, known): &(Rank, Option<FoldKey>)| key.is_some() && *known == key;
+        let same = |(_, known): &(Rank, Option<FoldKey>)| {
+            known.as_ref().is_some_and(|known| known.is_of(job))
+        };
         if let Some(at) = self.0.iter().position(same) {
             if self.0.get(at).is_some_and(|(before, _)| *before < rank) {
                 return;
@@ -281,7 +282,7 @@ impl FirstWaiting {
             self.0.remove(at);
         }
         let at = self.0.partition_point(|(before, _)| *before < rank);
-        self.0.insert(at, (rank, key));
+        self.0.insert(at, (rank, FoldKey::of(job)));
         self.0.truncate(FIRST_WAITING);
     }
 

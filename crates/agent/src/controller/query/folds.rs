@@ -33,6 +33,16 @@ impl FoldKey {
             is_held: job.run_state.hold.is_some(),
         })
     }
+
+    /// Whether it is the key of a job; without a key for the comparison, as an array may have ten thousand tasks.
+    pub fn is_of(&self, job: &Job) -> bool {
+        let task = job.spec.policy.array;
+        job.state == Life::Queued
+            && task.is_some_and(|task| task.array_of(job.id) == self.array)
+            && job.spec.queue == self.queue
+            && job.amount() == self.amount
+            && job.run_state.hold.is_some() == self.is_held
+    }
 }
 
 /// An item of a list, with the tasks that it stands for if there are several.
@@ -74,7 +84,7 @@ pub fn fold<'a>(
     filter: Option<&JobFilter>,
 ) -> (Option<&'a Job>, Option<Folded>) {
     let tasks = living_of_array(&state.jobs, key.array).map(|active| &active.job);
-    let tasks = tasks.filter(|job| FoldKey::of(job).as_ref() == Some(key));
+    let tasks = tasks.filter(|job| key.is_of(job));
     let mut tasks = tasks.filter(|job| filter.is_none_or(|filter| filter.matches(job)));
     let Some(first) = tasks.next() else {
         return (None, None);
