@@ -1,4 +1,4 @@
-//! The verbs of people and administrators: they read the cluster, and change what they are told to.
+//! Command-line verbs for users and administrators: they list the cluster's jobs and GPUs, submit, and change nodes.
 
 pub mod admin;
 pub mod doctor;

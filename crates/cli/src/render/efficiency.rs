@@ -126,7 +126,7 @@ mod tests {
                 Some(usage(1000, 400, 0, 600)),
                 "36.0 of 40.0 GiB at its peak".to_owned(),
             ),
-            // A smaller run of the program says nothing about one that was refused memory.
+            // The peak of a smaller run does not bound a run that the limiter refused memory.
             (
                 ended(39, 1),
                 vec![advice(1, Some(14))],
