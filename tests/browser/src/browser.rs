@@ -20,10 +20,12 @@ pub enum Look {
     Dark,
     /// Dark or light does not matter; 360 pixels wide, with a touch screen.
     Phone,
+    /// The few colours of the system's contrast theme in the place of the page's own.
+    Forced,
 }
 
 impl Look {
-    pub const ALL: [Self; 3] = [Self::Light, Self::Dark, Self::Phone];
+    pub const ALL: [Self; 4] = [Self::Light, Self::Dark, Self::Phone, Self::Forced];
 
     /// Its name in names of files.
     #[must_use]
@@ -32,6 +34,7 @@ impl Look {
             Self::Light => "light",
             Self::Dark => "dark",
             Self::Phone => "phone",
+            Self::Forced => "forced",
         }
     }
 
@@ -39,7 +42,7 @@ impl Look {
     #[must_use]
     pub fn size(self) -> (u32, u32) {
         match self {
-            Self::Light | Self::Dark => (1280, 1000),
+            Self::Light | Self::Dark | Self::Forced => (1280, 1000),
             Self::Phone => (360, 740),
         }
     }
@@ -253,9 +256,15 @@ impl Browser {
     pub fn look(&self, look: Look) {
         let scheme = match look {
             Look::Light | Look::Phone => "light",
-            Look::Dark => "dark",
+            Look::Dark | Look::Forced => "dark",
+        };
+        let forced = if look == Look::Forced {
+            "active"
+        } else {
+            "none"
         };
         let features = json!([
+            {"name": "forced-colors", "value": forced},
             {"name": "prefers-color-scheme", "value": scheme},
             {"name": "prefers-reduced-motion", "value": "reduce"},
         ]);

@@ -40,8 +40,8 @@ fn commands(page: &str) -> Result<Vec<String>> {
     Ok(lines.map(str::to_owned).collect())
 }
 
-/// Follows the guide in a copy of this root.
-pub fn follow(dist: &Path, debian: &Path, place: &Path) -> Result<()> {
+/// Follows the guide in a copy of this root of a suite.
+pub fn follow(dist: &Path, suite: &str, debian: &Path, place: &Path) -> Result<()> {
     let Some(cgroups) = cgroup2_root() else {
         eprintln!("   SKIPPED: the administrator's guide: no cgroup v2");
         return Ok(());
@@ -53,13 +53,13 @@ pub fn follow(dist: &Path, debian: &Path, place: &Path) -> Result<()> {
         "the guide has {} commands, more than {MOST}",
         commands.len()
     );
-    let own = place.join("guide");
+    let own = place.join(format!("guide-{suite}"));
     run(Command::new("cp").arg("--archive").args([debian, &own]))?;
     let package = shipped_file(dist, "divvy_", ".deb")?;
     let name = package.file_name().context("a file has a name")?;
     copy(&package, &own.join("root").join(name))?;
     fs::write(own.join("checks.sh"), script(&commands))?;
-    let results = place.join("guide-results");
+    let results = place.join(format!("guide-results-{suite}"));
     fs::create_dir_all(&results)?;
     let output = fs::File::create(results.join("output"))?;
     let mut machine = Command::new("sh")
@@ -92,7 +92,7 @@ pub fn follow(dist: &Path, debian: &Path, place: &Path) -> Result<()> {
         bail!("the administrator's guide failed:\n{}", read("log"));
     }
     eprintln!(
-        "   guide: {} commands in {:.1} s, then upgrade and uninstall",
+        "   guide on Debian {suite}: {} commands in {:.1} s, then upgrade and uninstall",
         commands.len(),
         begin.elapsed().as_secs_f64()
     );

@@ -30,13 +30,15 @@ fn is_root() -> Result<(), Skipped> {
 
 /// Runs both steps, or reports why not.
 pub fn all(dist: &Path, tree: &Path, place: &Path) -> Result<()> {
-    match debian("bookworm", &[]) {
+    match debian("bookworm", "", &[]) {
         Ok(root) => clean(dist, &root, place)?,
         Err(Skipped(why)) => eprintln!("   SKIPPED: the .deb in a clean Debian: {why}"),
     }
-    match debian("bookworm-systemd", &["--include=systemd,systemd-sysv"]) {
-        Ok(root) => guide::follow(dist, &root, place)?,
-        Err(Skipped(why)) => eprintln!("   SKIPPED: the administrator's guide: {why}"),
+    for suite in ["bookworm", "trixie"] {
+        match debian(suite, "-systemd", &["--include=systemd,systemd-sysv"]) {
+            Ok(root) => guide::follow(dist, suite, &root, place)?,
+            Err(Skipped(why)) => eprintln!("   SKIPPED: the guide on Debian {suite}: {why}"),
+        }
     }
     for old in &OLD {
         match old.make() {
@@ -47,20 +49,20 @@ pub fn all(dist: &Path, tree: &Path, place: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A clean Debian 12, kept under this name.
-fn debian(name: &str, options: &[&str]) -> Result<PathBuf, Skipped> {
+/// A clean Debian of this suite, kept under the suite's name and this ending.
+fn debian(suite: &str, ending: &str, options: &[&str]) -> Result<PathBuf, Skipped> {
     is_root()?;
     for program in ["debootstrap", "unshare", "dpkg-deb"] {
         has(program)?;
     }
-    let root = target().join("roots").join(name);
+    let root = target().join("roots").join(format!("{suite}{ending}"));
     if root.join("made").is_file() {
         return Ok(root);
     }
     let _ = fs::remove_dir_all(&root);
     let mut command = Command::new("debootstrap");
     command.arg("--variant=minbase").args(options);
-    command.arg("bookworm").arg(&root);
+    command.arg(suite).arg(&root);
     let made = command.stdout(Stdio::null()).status();
     let is_made = made.is_ok_and(|status| status.success());
     if is_made && fs::write(root.join("made"), "").is_ok() {

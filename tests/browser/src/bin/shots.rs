@@ -42,6 +42,10 @@ fn shoot(folder: &Path) -> Result<()> {
         browser.js("location.hash = arguments[0]", &[route.as_str().into()]);
         browser.appears(&format!("main[data-page=\"{name}\"][data-ready=\"true\"]"));
         for look in Look::ALL {
+            // The cards have the only colours that mean something; one picture shows them.
+            if look == Look::Forced && name != "overview" {
+                continue;
+            }
             browser.look(look);
             lab.is_drawn(&browser, name);
             lab.hide_folders(&browser, programs);

@@ -21,6 +21,10 @@ fn no_page_has_a_barrier_in_any_look() {
         Witness::is_clean(&browser, &route);
         for look in Look::ALL {
             browser.look(look);
+            if look == Look::Forced && route == "#/overview" {
+                let hidden = browser.js(HIDDEN_PARTS, &[]);
+                assert_eq!(hidden, serde_json::json!([]), "parts without a colour");
+            }
             let violations = axe::violations(&browser, &source);
             found.extend(
                 violations
@@ -51,6 +55,15 @@ if (root.scrollWidth <= root.clientWidth) return [];
 return [...document.querySelectorAll('body *')]
     .filter(element => element.getBoundingClientRect().right > root.clientWidth + 1)
     .slice(0, 5).map(element => `${root.scrollWidth}px ` + element.outerHTML.slice(0, 120));
+";
+
+/// Jobs' parts of the bars of GPUs that look as the bar behind them: forced colours would make all of them one colour.
+const HIDDEN_PARTS: &str = "
+if (!matchMedia('(forced-colors: active)').matches) return ['colours are not forced'];
+const parts = [...document.querySelectorAll('[data-gpu] .part')].filter(part => part.clientWidth > 0);
+if (parts.length === 0) return ['there are no parts'];
+const look = element => { const style = getComputedStyle(element); return style.backgroundColor + style.backgroundImage; };
+return parts.filter(part => look(part) === look(part.parentElement)).map(part => part.outerHTML.slice(0, 120));
 ";
 
 #[test]

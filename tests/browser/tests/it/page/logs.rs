@@ -42,6 +42,57 @@ fn a_log_follows_its_job_and_is_searched() {
 }
 
 #[test]
+fn a_log_is_whole_over_an_orderly_restart_of_the_daemon() {
+    let Some(browser) = Browser::start() else {
+        return;
+    };
+    let home = Home::new("a100-80gb:1");
+    let daemon = home.daemon(&[]);
+    let gate = home.gate("more");
+    let script = format!(
+        "for i in 1 2 3 4; do echo \"line $i\"; done; until [ -e {gate} ]; do sleep 0.05; done; \
+         for i in 5 6 7 8 9 10 11 12; do echo \"line $i\"; sleep 0.2; done; exit 6"
+    );
+    let job = home.submit(&["-g", "0.5"], &["sh", "-c", &script]);
+    home.running(&job);
+    let web = Page::open(&home, &[]);
+    open(&browser, &web);
+    go(&browser, &format!("#/job/{job}"));
+    browser.js("globalThis.kept = true", &[]);
+    let shown = "return document.querySelector('div.log')?.innerText.match(/line [0-9]+/g)?.join()";
+    let all = |last: u32| {
+        (1..=last)
+            .map(|line| format!("line {line}"))
+            .collect::<Vec<_>>()
+            .join(",")
+    };
+    let until = |last: u32| {
+        let script =
+            format!("const shown = (() => {{ {shown} }})(); return shown === arguments[0]");
+        browser.until(
+            &format!("{last} lines, each once"),
+            &script,
+            &[all(last).into()],
+        );
+    };
+    until(4);
+    assert_eq!(daemon.stop(), 0);
+    browser.appears("body[data-stale=\"true\"]");
+    home.open("more");
+    let _daemon = home.daemon(&[]);
+    until(12);
+    browser.shows("failed");
+    browser.vanishes("body[data-stale=\"true\"]");
+    until(12);
+    assert_eq!(
+        browser.js("return globalThis.kept", &[]),
+        true,
+        "loaded anew"
+    );
+    Witness::is_clean(&browser, "the log over a restart");
+}
+
+#[test]
 fn a_line_of_a_mebibyte_and_a_flood_leave_the_page_usable() {
     let Some(browser) = Browser::start() else {
         return;
