@@ -436,7 +436,8 @@ fn living_runs(home: &Home) -> Vec<LiveRun> {
 }
 
 fn lock_out_daemon(home: &Home) -> Result<File, Error> {
-    let file = open(&home.daemon_lock())?;
+    let path = home.daemon_lock();
+    let file = open(&path)?;
     match file.try_lock_shared() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
@@ -449,14 +450,15 @@ fn lock_out_daemon(home: &Home) -> Result<File, Error> {
             Err(Error::new(ErrorCode::Conflict, why)
                 .hint("leave out --no-daemon, or set DIVVY_HOME to another folder"))
         }
-        Err(TryLockError::Error(error)) => Err(internal("cannot lock Divvy's folder", &error)),
+        Err(TryLockError::Error(error)) => Err(lock_file::cannot_lock(&path, &error)),
     }
 }
 
 fn planning_lock(home: &Home) -> Result<File, Error> {
-    let file = open(&home.solo().join("lock"))?;
+    let path = home.solo().join("lock");
+    let file = open(&path)?;
     file.lock()
-        .map_err(|error| internal("cannot lock the GPUs against other runs", &error))?;
+        .map_err(|error| lock_file::cannot_lock(&path, &error))?;
     Ok(file)
 }
 

@@ -34,7 +34,7 @@ pub fn from_clap(error: &clap::Error, words: &[OsString]) -> Error {
     let takes_jobs = words
         .get(1)
         .is_some_and(|verb| verb == "submit" || verb == "run");
-    if let Some(hint) = of_slurm(error).filter(|_| takes_jobs) {
+    if let Some(hint) = of_other_flags(error, takes_jobs) {
         return Error::new(ErrorCode::Usage, shortened(&message)).hint(hint);
     }
     if let Some(hint) = of_other_tools(error) {
@@ -84,14 +84,15 @@ fn of_other_tools(error: &clap::Error) -> Option<String> {
     Some(format!("use `divvy {ours}`"))
 }
 
-/// The flag of Divvy for a flag of Slurm that Divvy does not have.
-fn of_slurm(error: &clap::Error) -> Option<&'static str> {
+/// The flag of Divvy for a flag of tools that print JSON, and of Slurm where the verb takes jobs.
+fn of_other_flags(error: &clap::Error, takes_jobs: bool) -> Option<&'static str> {
     let named = error.get(ContextKind::InvalidArg)?;
-    match (error.kind(), named) {
-        (ErrorKind::UnknownArgument, ContextValue::String(flag)) => {
-            sbatch::instead_of(flag.strip_prefix("--")?)
-        }
-        _ => None,
+    let (ErrorKind::UnknownArgument, ContextValue::String(flag)) = (error.kind(), named) else {
+        return None;
+    };
+    match flag.as_str() {
+        "--json" | "--format" => Some("JSON is `-o json`"),
+        flag => sbatch::instead_of(flag.strip_prefix("--").filter(|_| takes_jobs)?),
     }
 }
 
@@ -209,6 +210,8 @@ mod tests {
                 &["divvy", "submit", "--partition", "gpu"],
                 "Divvy has queues instead of partitions; use -q QUEUE",
             ),
+            (&["divvy", "ps", "--json"], "JSON is `-o json`"),
+            (&["divvy", "gpus", "--format=json"], "JSON is `-o json`"),
             (
                 &["divvy", "cancel", "--everything"],
                 "see `divvy cancel --help`",

@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 
 use divvy_api::home::{Home, LockFile, machine};
 use divvy_api::v1::{Error, ErrorCode};
-use rustix::io::Errno;
 
-use crate::host::error::internal;
 use crate::host::lock_file;
 
 /// How long a child of a dead daemon may still hold its lock.
@@ -25,16 +23,7 @@ const LOOK: Duration = Duration::from_millis(2);
 /// system refuses a lock.
 pub fn take(home: &Home, standby: bool) -> Result<File, Error> {
     let path = home.daemon_lock();
-    let cannot = |error: io::Error| {
-        let what = format!("cannot lock {}", path.display());
-        match Errno::from_io_error(&error) {
-            Some(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => internal(&what, &error).hint(
-                "its file system has no locks, so two daemons could serve it; set XDG_STATE_HOME or DIVVY_HOME to a \
-                 folder on a local disk",
-            ),
-            _ => internal(&what, &error),
-        }
-    };
+    let cannot = |error: io::Error| lock_file::cannot_lock(&path, &error);
     let file = lock_file::open(&path).map_err(cannot)?;
     let deadline = Instant::now() + PATIENCE;
     loop {

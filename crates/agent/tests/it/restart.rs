@@ -404,6 +404,29 @@ async fn how_a_supervisor_without_a_record_ended_is_said_as_far_as_it_is_known()
     assert!(reason.contains("was killed by signal 9"), "{reason}");
 }
 
+/// The supervisor's start lies later in its boot than this boot has lasted, as after a reboot.
+#[tokio::test]
+async fn a_supervisor_of_an_earlier_boot_ended_with_it_and_the_job_says_so() {
+    let mut home = Home::started(&["--sim", "l4-24gb:1"]);
+    let client = home.connect();
+    let (id, program) = long_job(&client).await;
+    home.kill();
+    let supervisor = home.pid(&id, "launch");
+    for pid in [supervisor, program] {
+        signal(pid, "KILL");
+    }
+    let record = home.path().join(format!("jobs/{id}/record"));
+    let text = fs::read_to_string(&record).unwrap();
+    let later = text.replace("\"boot_ns\":", "\"boot_ns\":9");
+    assert_ne!(text, later);
+    fs::write(&record, later).unwrap();
+    home.start(&["--sim", "l4-24gb:1"]);
+    let job = ended(&home.connect(), &id).await;
+    assert_eq!(job.end_reason, Some(EndReason::SupervisorLost));
+    let reason = job.reason.unwrap();
+    assert!(reason.contains("when the machine restarted"), "{reason}");
+}
+
 #[tokio::test]
 async fn how_a_supervisor_ended_is_waited_for_where_it_will_be_known() {
     let home = Home::started(&["--sim", "l4-24gb:1"]);

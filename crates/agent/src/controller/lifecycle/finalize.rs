@@ -22,11 +22,11 @@ use crate::controller::runtime::{ActiveJob, Runtime};
 use crate::controller::service::faults;
 use crate::controller::state::{Jobs, State};
 use crate::gpu::slice;
-use crate::host::clock::{Instant, now};
+use crate::host::clock::{Instant, boot_ns, now};
 use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
 use crate::job_dir::replica::Replica;
-use crate::job_dir::{self, ExitRecord, RunOutcome};
+use crate::job_dir::{self, ExitRecord, JobDir, RunOutcome};
 use crate::journal::StoreError;
 use crate::model::job::Job;
 use crate::model::oom;
@@ -50,6 +50,7 @@ pub(in crate::controller) fn finalize(
         faults::watch_job(jobs, gpus, fx, io, id, |gpu| last.contexts(gpu));
     }
     save_allocation_stats(&mut state.jobs, fx, io, id, last.as_ref())?;
+    let restarted = exit.is_none() && is_of_earlier_boot(&start::job_dir(&state.jobs, io, id));
     let Some(active) = state.jobs.active.get_mut(&id) else {
         return Ok(());
     };
@@ -62,7 +63,11 @@ pub(in crate::controller) fn finalize(
         }
         None => {
             let placed = active.placed();
-            let (gone, words) = exit_of(exit, placed.and_then(|one| one.supervisor.end.as_deref()));
+            let end = placed.and_then(|one| one.supervisor.end.as_deref());
+            let end = restarted
+                .then_some("ended when the machine restarted")
+                .or(end);
+            let (gone, words) = exit_of(exit, end);
             let sent = placed.and_then(|placed| placed.signalled.as_ref());
             let sent = sent.filter(|(number, _)| gone == ProgramExit::Signaled((*number).into()));
             match sent {
@@ -342,6 +347,13 @@ fn exit_of_task(job: &Job, exit: &ExitRecord) -> Option<ExitRecord> {
         outcome: RunOutcome::Signaled { signal },
         ..exit.clone()
     })
+}
+
+/// Whether the supervisor started later in its boot than this boot has lasted: then the machine has restarted. A boot that
+/// has lasted longer shows nothing.
+fn is_of_earlier_boot(dir: &JobDir) -> bool {
+    let launch = dir.launch().ok().flatten();
+    launch.is_some_and(|launch| launch.boot_ns > Some(boot_ns()))
 }
 
 fn exit_of(exit: Option<&ExitRecord>, supervisor: Option<&str>) -> (ProgramExit, Option<String>) {

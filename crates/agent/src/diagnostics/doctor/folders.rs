@@ -14,7 +14,7 @@ use super::{fail, ok, warn};
 use crate::config::loadable;
 use crate::host::disk::{self, Disk};
 use crate::host::error::error_chain;
-use crate::host::log_trim;
+use crate::host::{lock_file, log_trim};
 
 /// Below this the journal and the jobs' output soon have no room.
 const LITTLE: Bytes = Bytes::mib(256);
@@ -42,6 +42,7 @@ pub fn findings(home: &Result<Home, HomeError>) -> Vec<Finding> {
     ];
     findings.extend(room(home.state()));
     findings.extend(holes(home.state()));
+    findings.extend(locks(home.state()));
     findings.push(account(home.slices()));
     if let Err(error) = loadable(&home.sim_lib(), "LD_LIBRARY_PATH") {
         let means = "simulated GPUs do not work with this path; real GPUs do";
@@ -61,6 +62,18 @@ fn holes(state: &Path) -> Option<Finding> {
     let hint =
         "put the folder on a local disk (ext4, XFS, Btrfs, ZFS), or reduce the output of programs";
     Some(warn("home.logs", found, means, hint))
+}
+
+/// Whether a daemon can keep others out of the folder: a network file system may have no locks.
+fn locks(state: &Path) -> Option<Finding> {
+    let path = standing(state).join(format!(".divvy-doctor-{}.lock", std::process::id()));
+    let file = lock_file::open(&path).ok()?;
+    let locked = file.try_lock();
+    let _ = fs::remove_file(&path);
+    let error = lock_file::cannot_lock(&path, &locked.err()?.into());
+    let means = "no daemon starts with this folder, and no `divvy run --no-daemon`";
+    let hint = error.hint.as_deref().unwrap_or(PRIVATE);
+    Some(fail("home.locks", error.message, means, hint))
 }
 
 /// Whether the folder is ours alone, or can be made.
