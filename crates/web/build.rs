@@ -1,4 +1,4 @@
-//! Embeds the page: the table of the files below `assets`, each compressed with gzip where that is shorter, with an ETag.
+//! Embeds the page: the table of the files below `assets`, each with an ETag.
 //!
 //! `assets/index.html` becomes `/`, every other file `/assets/…`. The modules are joined into `main.js` ([`bundle`]).
 //! Notes (`*.md`, `LICENSE…`) are not served. A file of an unknown kind stops the build, so that no browser has to guess
@@ -34,24 +34,13 @@ fn main() -> io::Result<()> {
         let Some(bytes) = content(&root, below)? else {
             continue;
         };
-        let plain = out.join(format!("{number}.plain"));
-        fs::write(&plain, &bytes)?;
-        let etag = format!(
-            "W/\"{}\"",
-            &sha1_smol::Sha1::from(&bytes).digest().to_string()[..16]
-        );
-        let short = gzip(&bytes)?;
-        let gzip = match short.len() < bytes.len() {
-            true => {
-                let name = format!("{number}.gz");
-                fs::write(out.join(&name), short)?;
-                format!("Some(include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{name}\")))")
-            }
-            false => "None".to_owned(),
-        };
+        let content = out.join(format!("{number}.content"));
+        fs::write(&content, &bytes)?;
+        let digest = sha1_smol::Sha1::from(&bytes).digest().to_string();
+        let etag = format!("W/\"{}\"", &digest[..16]);
         writeln!(
             table,
-            "File {{ path: {path:?}, kind: {:?}, etag: {etag:?}, plain: include_bytes!({plain:?}), gzip: {gzip} }},",
+            "File {{ path: {path:?}, kind: {:?}, etag: {etag:?}, bytes: include_bytes!({content:?}) }},",
             kind(below),
         )
         .expect("a String takes all");
@@ -92,18 +81,6 @@ fn content(root: &Path, below: &str) -> io::Result<Option<Vec<u8>>> {
         _ if is_module && !is_vendored => None,
         _ => Some(fs::read(root.join(below))?),
     })
-}
-
-/// zopfli takes a second for what gzip takes a moment, and leaves 4 % less for each browser to load.
-fn gzip(bytes: &[u8]) -> io::Result<Vec<u8>> {
-    let mut short = Vec::new();
-    zopfli::compress(
-        zopfli::Options::default(),
-        zopfli::Format::Gzip,
-        bytes,
-        &mut short,
-    )?;
-    Ok(short)
 }
 
 /// The content type of a file.

@@ -264,17 +264,22 @@ mod tests {
                 (Rule::Sentence, "over 30 words"),
             ),
             ("docs/a.md", &wide, (Rule::Line, "over 120 characters")),
-            ("LIMITS.md", "- A limit.", (Rule::Limit, "without a test")),
             (
-                "LIMITS.md",
-                "- A limit. Test: `a_limit`.",
+                "docs/a.md",
+                "## Limits\n\n- A limit.",
+                (Rule::Limit, "without a test"),
+            ),
+            (
+                "docs/a.md",
+                "### Limits: memory\n\n- A limit. Test: `a_limit`.",
                 (Rule::Limit, "a test that is not there"),
             ),
             (
-                "LIMITS.md",
-                "- One\n  two\n  three. Test: `a_limit_holds`.",
+                "docs/a.md",
+                "## Limits\n\n- One\n  two\n  three. Test: `a_limit_holds`.",
                 (Rule::Limit, "over 2 lines"),
             ),
+            ("LIMITS.md", &"\n".repeat(26), (Rule::Page, "over 25 lines")),
             (
                 "CHANGELOG.md",
                 "### Fixed\n\n- One\n  two\n  three.",
@@ -393,8 +398,9 @@ mod tests {
                 &format!("```text\n{}\n```\n", "nobody ".repeat(40)),
             ),
             (
-                "LIMITS.md",
-                "- A limit. Test: `it::a_limit_holds`.\n- Another. Not verified on hardware.\n",
+                "docs/a.md",
+                "## Limits\n\n- A limit. Test: `it::a_limit_holds`.\n- Another. Not verified on hardware.\n\n\
+                 ## After\n\n- No limit.\n",
             ),
             ("CHANGELOG.md", "### Fixed\n\n- One\n  and two.\n"),
         ] {

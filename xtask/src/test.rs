@@ -5,7 +5,7 @@
 //! --all         also the tests in modules named `exhaustive`, the scenes under Podman and in Chromium, the limiter's other form, advisories,
 //!               the release
 //! ```
-//! CONTRIBUTING.md has a table of the second tier, and of the tests of the first tier that cover the same promises.
+//! docs/testing.md has a table of the second tier, and of the tests of the first tier that cover the same promises.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Compares the table of the second tier in CONTRIBUTING.md with the tests: a group without a row fails, and so does a row without tests.
+//! Compares the table of the second tier in docs/testing.md with the tests: a group without a row fails, and so does a row without tests.
 #![cfg(test)]
 
 use std::collections::BTreeSet;
@@ -50,8 +50,8 @@ fn quoted(cell: &str) -> Vec<&str> {
 
 #[test]
 fn every_group_of_the_second_tier_names_tests_of_the_first_that_are_there() {
-    let page = fs::read_to_string(root().join("CONTRIBUTING.md")).expect("the page is there");
-    let table = page.split("### The second tier").nth(1).expect("the table");
+    let page = fs::read_to_string(root().join("docs/testing.md")).expect("the page is there");
+    let table = page.split("## The second tier").nth(1).expect("the table");
     let table = table.split("\n## ").next().expect("the table has an end");
     let rows = table.lines().filter(|line| line.starts_with("| `divvy-"));
     let texts = sources(&["crates", "tests"]);

@@ -189,31 +189,25 @@ pub fn check(page: &Page, functions: &BTreeSet<String>) -> Vec<Finding> {
         }
     }
     for bullet in &page.bullets {
-        match page.path.as_str() {
-            "LIMITS.md" => {
-                if let Some(why) = wrong_limit(bullet, functions) {
-                    add(Rule::Limit, why, bullet.line, &bullet.text);
-                }
+        if is_limit(bullet)
+            && let Some(why) = wrong_limit(bullet, functions)
+        {
+            add(Rule::Limit, why, bullet.line, &bullet.text);
+        }
+        if page.path == "CHANGELOG.md" {
+            if bullet.lines > 2 {
+                let what = "over 2 lines".into();
+                add(Rule::Entry, what, bullet.line, &bullet.text);
             }
-            "CHANGELOG.md" => {
-                if bullet.lines > 2 {
-                    add(
-                        Rule::Entry,
-                        "over 2 lines".into(),
-                        bullet.line,
-                        &bullet.text,
-                    );
-                }
-                if !CHANGES.contains(&bullet.heading.as_str()) {
-                    let what = format!("under \"{}\"", bullet.heading);
-                    add(Rule::Entry, what, bullet.line, &bullet.text);
-                }
+            if !CHANGES.contains(&bullet.heading.as_str()) {
+                let what = format!("under \"{}\"", bullet.heading);
+                add(Rule::Entry, what, bullet.line, &bullet.text);
             }
-            _ => {}
         }
     }
     let most = match page.path.as_str() {
         "ARCHITECTURE.md" => Some(200),
+        "LIMITS.md" => Some(25),
         "docs/users.md" => Some(80),
         _ => None,
     };
@@ -223,7 +217,12 @@ pub fn check(page: &Page, functions: &BTreeSet<String>) -> Vec<Finding> {
     findings
 }
 
-/// Why a bullet of LIMITS.md is none, if it is none.
+/// Whether a bullet stands in the section of a page's limits: `Limits`, or a part of it such as `Limits: memory`.
+fn is_limit(bullet: &Bullet) -> bool {
+    bullet.heading == "Limits" || bullet.heading.starts_with("Limits: ")
+}
+
+/// Why a limit is none, if it is none.
 fn wrong_limit(bullet: &Bullet, functions: &BTreeSet<String>) -> Option<String> {
     if bullet.lines > 2 {
         return Some("over 2 lines".into());

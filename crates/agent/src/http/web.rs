@@ -29,12 +29,12 @@ pub async fn guard(
     if !matches!(peer, Peer::Token(_)) {
         return next.run(request).await;
     }
-    let accepts_gzip = gzip::accepts_gzip(request.headers());
+    let accepted = gzip::Accepted::of(&request);
     let answer = match answer_without_token(&gate, &request) {
         Some(answer) => answer,
         None => next.run(request).await,
     };
-    let mut answer = gzip::compress(accepts_gzip, answer).map(Body::new);
+    let mut answer = gzip::compress(accepted, answer).await.map(Body::new);
     headers::secure(answer.headers_mut());
     answer
 }

@@ -9,8 +9,9 @@ use divvy_api::daemon::Role;
 use divvy_api::v1::{Error, ErrorBody, ErrorCode, WebServer, WebSession};
 use divvy_web::connections::TcpConn;
 use divvy_web::gate::Gate;
+use divvy_web::gzip::{self, CompressionBody};
 use divvy_web::token::Token;
-use divvy_web::{files, gzip, headers};
+use divvy_web::{files, headers};
 use http_body_util::{Either, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
@@ -30,7 +31,7 @@ const HOP_BY_HOP: [HeaderName; 5] = [CONNECTION, TE, TRAILER, TRANSFER_ENCODING,
 type Answer = Response<Either<Full<Bytes>, Incoming>>;
 
 /// The body of what the browser gets.
-pub type Body = gzip::Answer<Either<Full<Bytes>, Incoming>>;
+pub type Body = CompressionBody<Either<Full<Bytes>, Incoming>>;
 
 /// The call with a body that changes and reserves nothing.
 const QUESTION: &str = "/v1/mig/plan";
@@ -59,11 +60,10 @@ impl Proxy {
 
     /// Answers one request of this connection.
     pub async fn answer(&self, request: Request<Incoming>, conn: &TcpConn) -> Response<Body> {
-        // The length of an answer to HEAD is that of a body which does not follow.
-        let accepts = request.method() != Method::HEAD && gzip::accepts_gzip(request.headers());
+        let accepted = gzip::Accepted::of(&request);
         let answer = self.route(request, conn).await;
         let answer = answer.unwrap_or_else(|error| failure(&error));
-        let mut answer = gzip::compress(accepts, answer);
+        let mut answer = gzip::compress(accepted, answer).await;
         headers::secure(answer.headers_mut());
         answer
     }
