@@ -36,7 +36,7 @@ const fn recorded(path: &'static str, source: &'static str, filter: &'static str
     Generated { path, by }
 }
 
-const TABLE: [Generated; 16] = [
+const TABLE: [Generated; 18] = [
     recorded(
         "openapi/v1.json",
         "crates/agent/tests/it/openapi.rs",
@@ -76,6 +76,16 @@ const TABLE: [Generated; 16] = [
         "docs/web.md",
         "tests/e2e/tests/it/web/table.rs",
         "package(divvy-e2e) and test(/^web::table::/)",
+    ),
+    recorded(
+        "docs/config.md",
+        "crates/api/src/daemon/keys.rs",
+        "package(divvy-api) and test(/^daemon::keys::/)",
+    ),
+    recorded(
+        "deploy/config.toml",
+        "crates/cli/src/render/config.rs",
+        "package(divvy-cli) and test(/^render::config::/)",
     ),
     recorded(
         "crates/api/src/daemon/file/snapshots",
