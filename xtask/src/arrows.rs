@@ -422,10 +422,7 @@ const CLI: Tree = Tree {
             ],
         ),
         ("complete", &["text", "args", "ask"]),
-        (
-            "serve",
-            &["error_output", "args", "output", "container", "ask"],
-        ),
+        ("serve", &["error_output", "args", "output", "container"]),
         (
             "top",
             &["text", "error_output", "args", "render", "output", "ask"],

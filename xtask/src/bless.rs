@@ -12,7 +12,7 @@ use crate::cargo::{self, root};
 use crate::nextest::{self, Run};
 use crate::steps::{answer, step};
 use crate::test::Engine;
-use crate::{boards, helm, symbols, tools, venv};
+use crate::{helm, symbols, tools, venv};
 
 /// A file, or a folder of files.
 struct Generated {
@@ -27,7 +27,7 @@ enum Writer {
         source: &'static str,
         filter: &'static str,
     },
-    /// This program, from the folder of NVIDIA's headers or from its own tables.
+    /// This program, from the folder of NVIDIA's headers.
     Here(fn(&Path) -> Result<()>),
 }
 
@@ -36,7 +36,7 @@ const fn recorded(path: &'static str, source: &'static str, filter: &'static str
     Generated { path, by }
 }
 
-const TABLE: [Generated; 16] = [
+const TABLE: [Generated; 17] = [
     recorded(
         "openapi/v1.json",
         "crates/agent/tests/it/openapi.rs",
@@ -78,6 +78,16 @@ const TABLE: [Generated; 16] = [
         "package(divvy-e2e) and test(/^web::table::/)",
     ),
     recorded(
+        "docs/config.md",
+        "crates/api/src/daemon/keys.rs",
+        "package(divvy-api) and test(/^daemon::keys::/)",
+    ),
+    recorded(
+        "deploy/config.toml",
+        "crates/cli/src/render/config.rs",
+        "package(divvy-cli) and test(/^render::config::/)",
+    ),
+    recorded(
         "crates/api/src/daemon/file/snapshots",
         "crates/api/src/daemon/file/tests.rs",
         "package(divvy-api) and test(/^daemon::file::/)",
@@ -107,10 +117,6 @@ const TABLE: [Generated; 16] = [
         "crates/study/tests/it/tables.rs",
         "package(divvy-study) and test(/^tables::/)",
     ),
-    Generated {
-        path: "deploy/helm/divvy/dashboards",
-        by: Writer::Here(|_| boards::write()),
-    },
     Generated {
         path: "crates/driver/src/sys/symbols/tables.rs",
         by: Writer::Here(symbols::write),
@@ -254,12 +260,7 @@ mod tests {
     fn the_page_for_contributors_names_bless_alone_for_generated_files() {
         let page = std::fs::read_to_string(root().join("CONTRIBUTING.md")).expect("a page");
         assert!(page.contains("`cargo xtask bless`"));
-        for word in [
-            "DIVVY_RECORD",
-            "INSTA_UPDATE",
-            "UPDATE_OPENAPI",
-            "cargo xtask boards",
-        ] {
+        for word in ["DIVVY_RECORD", "INSTA_UPDATE", "UPDATE_OPENAPI"] {
             assert!(!page.contains(word), "CONTRIBUTING.md names {word}");
         }
     }

@@ -8,7 +8,6 @@ mod arrows;
 mod axe;
 mod bench;
 mod bless;
-mod boards;
 mod cargo;
 mod decisions;
 mod demo;
@@ -80,7 +79,7 @@ enum Verb {
     Arrows,
     /// Count the Rust lines of each crate that are neither blank, comment nor test, beside the last release
     Size(size::Args),
-    /// Write every generated file anew: API document, snapshots, tables in documents, boards
+    /// Write every generated file anew: API document, snapshots, tables in documents
     Bless,
     /// Generate the tables of NVIDIA's exported symbols from NVIDIA's headers
     Symbols(symbols::Args),

@@ -83,7 +83,7 @@ impl Caller {
             JobRelation::Own | JobRelation::None => "an admin of this node",
         };
         Err(Error::new(ErrorCode::NotAllowed, why).hint(format!(
-            "ask {granter}; admins assign roles in the daemon's configuration file, or its --access file"
+            "ask {granter}; admins assign roles in the daemon's configuration file, or its file listen.access"
         )))
     }
 

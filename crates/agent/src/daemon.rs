@@ -231,8 +231,7 @@ fn serve(
     }
     let cgroup_parent = cgroup_parent(&instance, options.device_nodes)?;
     if let Err(error) = log_trim::can_punch_holes(home.state()) {
-        let what =
-            "cannot limit job logs to --log-size: the file system does not support holes in files";
+        let what = "cannot limit job logs to limits.log-size: the file system does not support holes in files";
         tracing::warn!(%error, "{what}");
     }
     let config = Config {
@@ -455,7 +454,7 @@ fn cgroup_parent(instance: &str, nodes: DeviceNodes) -> Result<Result<PathBuf, S
         return match nodes {
             DeviceNodes::Open => Ok(cgroup::job_cgroup_prefix(instance)),
             DeviceNodes::Jobs => {
-                let why = "--device-nodes jobs requires the units divvy-forkserver.socket and divvy-forkserver.service";
+                let why = "device-nodes = \"jobs\" requires the units divvy-forkserver.socket and divvy-forkserver.service";
                 Err(Error::new(ErrorCode::Usage, why)
                     .hint("start the daemon as a unit: systemctl start divvy"))
             }
@@ -688,7 +687,7 @@ pub(crate) fn refuse_if_system_daemon(home: &Home) -> Result<(), Error> {
             home.state().display()
         );
         Err(Error::new(ErrorCode::Conflict, why).hint(
-            "use that daemon: `divvy run` without --own-daemon and DIVVY_HOME; `divvy daemon --beside-system` \
+            "use that daemon: `divvy run` without --own-daemon and DIVVY_HOME; `divvy daemon --set listen.beside-system=true` \
              skips this check",
         ))
     })

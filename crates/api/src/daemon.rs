@@ -6,11 +6,11 @@
 //!
 //! | module | contains |
 //! |---|---|
-//! | [`keys`] | the list of keys: flags, and whether a reload applies them |
+//! | [`keys`] | the table of keys: form, flags, meaning, and whether a reload applies them |
 //! | [`file`] | the parser of a file, with line and column of each problem |
 //! | `check` | the rules for values, alone and together |
 //! | `accounts` | the users and groups that the options name |
-//! | [`source`] | the file's place, its reading, and the flags that win over it |
+//! | [`source`] | the file's place, its reading, and the values of the command line that win over it |
 
 mod accounts;
 mod check;
@@ -41,7 +41,7 @@ pub use projects::ProjectOptions;
 pub use roles::{
     Commands, ContainerUser, Containers, OWN_HOME, Others, Role, RoleOptions, SubmitterContainers,
 };
-pub use source::{Configured, Origin, Source};
+pub use source::{Configured, Origin, Setting, Source};
 pub use text::{is_sim, parse_duration};
 
 /// Time between SIGTERM and SIGKILL.
@@ -343,6 +343,7 @@ mod tests {
             queues: vec![
                 "half=0.5".parse().unwrap(),
                 QueueSpec::open("open".parse().unwrap()),
+                QueueSpec::open("half=0.5 of ClearML".parse().unwrap()),
             ],
             limits: LimitOptions {
                 max_texts: None,

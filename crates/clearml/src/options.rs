@@ -36,7 +36,7 @@ pub struct Options {
     pub polling_interval: Option<u64>,
     /// When told to stop, tasks are left to run; otherwise they are stopped and marked so.
     pub keep_children: bool,
-    /// `--clearml-project-by`.
+    /// `clearml.project-by`.
     pub project_by: projects::Source,
 }
 

@@ -26,7 +26,7 @@ use crate::facts::Facts;
 /// Bytes of the file: some ten thousand lines.
 const LARGEST: u64 = 1 << 20;
 
-/// The value of `--clearml-project-by`.
+/// The value of `clearml.project-by`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Source {
     #[default]
@@ -121,7 +121,7 @@ impl MappingError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Read { .. } => {
-                "--clearml-project-by takes user, project, none, or the path of an existing file"
+                "clearml.project-by takes user, project, none, or the path of an existing file"
             }
             Self::Large { .. } => "map projects instead of single users",
             Self::Owner { .. } => "change its owner with `chown`",

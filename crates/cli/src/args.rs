@@ -24,14 +24,12 @@ mod web;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, FromArgMatches as _, Parser, Subcommand, ValueEnum, ValueHint};
 
 use clap_complete::env::Shells;
 use divvy_api::v1::{Error, Script};
-use divvy_core::reconcile::BypassPolicy;
 
 use crate::error_output::usage;
 
@@ -40,7 +38,7 @@ pub use admin::{
 };
 pub use attach::{Attach, Exec, Shell};
 pub use clearml::{ClearMl, Stock};
-pub use config::{ConfigCheck, ConfigReload, ConfigShow, ConfigVerb};
+pub use config::{ConfigCheck, ConfigInit, ConfigReload, ConfigShow, ConfigVerb};
 pub use files::{OpenMode, Written};
 pub use help::{GROUPS, command, examples};
 pub use init::AdminInit;
@@ -54,7 +52,6 @@ pub use top::Top;
 pub use usage::Usage;
 pub use waiting::{AmountArgs, Change, Move};
 pub use web::Web;
-use web::web_host;
 
 /// Parses a whole command line, the program's name first.
 ///
@@ -70,10 +67,7 @@ pub fn parse(words: &[OsString]) -> Result<Cli, clap::Error> {
 /// As [`parse`].
 pub fn checked(mut parser: clap::Command, words: &[OsString]) -> Result<Cli, clap::Error> {
     let matches = parser.try_get_matches_from_mut(with_flags_as_values(words))?;
-    let mut cli = Cli::from_arg_matches(&matches)?;
-    if let Verb::Daemon(daemon) = &mut cli.verb {
-        daemon.given = given(&matches);
-    }
+    let cli = Cli::from_arg_matches(&matches)?;
     if let Verb::Submit(submit) = &cli.verb
         && let Some(why) = submit.contradiction()
     {
@@ -115,19 +109,6 @@ fn with_flags_as_values(words: &[OsString]) -> Vec<OsString> {
     words
 }
 
-/// Names of the flags of `daemon` that are on the command line, without the dashes. The other values are defaults, over
-/// which the configuration file takes precedence.
-fn given(matches: &clap::ArgMatches) -> Vec<String> {
-    let Some((_, matches)) = matches.subcommand() else {
-        return Vec::new();
-    };
-    let is_given = |id: &&clap::Id| {
-        matches.value_source(id.as_str()) == Some(clap::parser::ValueSource::CommandLine)
-    };
-    let name = |id: &clap::Id| id.as_str().replace('_', "-");
-    matches.ids().filter(is_given).map(name).collect()
-}
-
 #[derive(Debug, Parser)]
 #[command(
     name = "divvy",
@@ -161,9 +142,8 @@ impl Cli {
         };
         match &mut self.verb {
             Verb::Daemon(daemon) if daemon.clearml.clearml => {
-                if let (None, Some(file)) = (&daemon.clearml.config_file, self.config_file.take()) {
-                    daemon.clearml.config_file = Some(file);
-                    daemon.given.push("config-file".to_owned());
+                if daemon.clearml.config_file.is_none() {
+                    daemon.clearml.config_file = self.config_file.take();
                 }
                 daemon.debug = self.debug;
                 Ok(self)
@@ -252,7 +232,7 @@ pub enum Verb {
     Resume(Cancel),
     /// Serve queues on this machine's GPUs
     Daemon(Box<Daemon>),
-    /// Check, show and reload the daemon's configuration
+    /// Write, check, show and reload the daemon's configuration
     #[command(subcommand)]
     Config(ConfigVerb),
     /// Check GPUs, driver, limiter and daemon, and suggest what to fix
@@ -698,6 +678,9 @@ pub struct Daemon {
     /// DIVVY_HOME, in /etc/divvy with --system, or in ~/.config/divvy]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Set a key of the file: --set backfill=true
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
     /// --queue NAME=AMOUNT sets the amount of its jobs
     ///
     /// Read each --queue as NAME=AMOUNT: the amount that each of its jobs gets
@@ -709,12 +692,6 @@ pub struct Daemon {
     /// the same list it serves the same GPUs, whatever their indices are then
     #[arg(long, value_name = "LIST", num_args = 1..)]
     pub gpus: Vec<String>,
-    /// Refuse to start if GPUs are missing
-    ///
-    /// Refuse to start if a GPU of --gpus is missing, or if no GPU here can serve a queue's jobs. Without it the daemon
-    /// serves the GPUs that are here, and names what is missing
-    #[arg(long, hide_short_help = true)]
-    pub strict_start: bool,
     /// NAME or NAME=AMOUNT, in the order to serve them
     ///
     /// Queues, in the order to serve them: NAME, or with --dynamic-gpus NAME=0.25 (steps of 0.125), NAME=2, NAME=1-4 or
@@ -724,53 +701,11 @@ pub struct Daemon {
     /// Take one job from each queue in turn
     #[arg(long)]
     pub order_fairness: bool,
-    /// Start later jobs that delay no earlier one
-    ///
-    /// Start a later job early if that cannot delay the first pending one
-    #[arg(long)]
-    pub backfill: bool,
-    /// Never preempt jobs that are over quota
-    ///
-    /// Never preempt a job over quota for a job within quota. Every job may then exceed its project's quota
-    #[arg(long)]
-    pub no_preemption: bool,
-    /// Refuse jobs without a project
-    ///
-    /// Refuse a job that names no project, or none that exists, unless its user has a default project
-    #[arg(long, hide_short_help = true)]
-    pub require_project: bool,
-    /// Project of jobs that name none
-    ///
-    /// Project of jobs that name none: NAME for all users, USER=NAME or @GROUP=NAME for some. Repeatable
-    #[arg(long, value_name = "NAME", hide_short_help = true)]
-    pub default_project: Vec<String>,
-    /// Most GPUs of each user, parts included
-    ///
-    /// Most GPUs that the jobs of a user hold together, parts included: N for all users, USER=N or @GROUP=N for some,
-    /// `none` for no limit. Repeatable. Further jobs of the user wait
-    #[arg(long, value_name = "N", hide_short_help = true)]
-    pub max_gpus_per_user: Vec<String>,
-    /// Most unended jobs per user [default: 100000]
-    ///
-    /// Refuse further jobs of a user with N jobs that have not ended, jobs of arrays included [default: 100000]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub max_jobs: Option<u32>,
-    /// Most texts of a user's unended jobs [64M]
-    ///
-    /// Refuse further jobs of a user if commands, environments and secrets of the user's unended jobs exceed this size;
-    /// none: no limit [default: 64M]
-    #[arg(long, value_name = "SIZE", hide_short_help = true)]
-    pub max_texts: Option<String>,
     /// Serve all users of this machine, as root
     ///
     /// Serve every user of this machine on /run/divvy/divvy.sock. Jobs run as the users that submit them. Needs root
     #[arg(long)]
     pub system: bool,
-    /// Serve GPUs that the system's daemon serves
-    ///
-    /// Serve this machine's GPUs although its system daemon serves them too. The two daemons do not count each other's jobs
-    #[arg(long, hide_short_help = true)]
-    pub beside_system: bool,
     /// Wait for the end of a running daemon
     ///
     /// Wait until the running daemon of this home has ended, instead of refusing to start
@@ -782,49 +717,11 @@ pub struct Daemon {
     /// node itself may
     #[arg(long, value_name = "UID", hide_short_help = true)]
     pub node_pod: Option<String>,
-    /// With --system: a file with users' roles
-    ///
-    /// A file that makes users viewer, user, operator or admin of the system's daemon [default: root is admin, all others
-    /// are users]
-    #[arg(long, value_name = "FILE")]
-    pub access: Option<PathBuf>,
-    /// Serve TCP clients too, which need the token
-    ///
-    /// Serve the API on this TCP address too, for clients with the token of --token-file
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    pub listen: Option<SocketAddr>,
-    /// With --listen: the file with the token
-    ///
-    /// A file of mode 0600 with the token for --listen, at least 32 characters
-    #[arg(long, value_name = "FILE")]
-    pub token_file: Option<PathBuf>,
-    /// With --listen: a name that browsers use
-    ///
-    /// A name under which browsers reach --listen, such as that of a proxy in front: lab1.example, or with a port. May be
-    /// repeated
-    #[arg(long, value_name = "NAME", value_parser = web_host, hide_short_help = true)]
-    pub web_host: Vec<String>,
     /// Run jobs in containers, by default of IMAGE
     ///
     /// Run submitted jobs in containers. Jobs without an image use this one, with these flags of `docker run`
     #[arg(long, value_name = "IMAGE", num_args = 0..)]
     pub docker: Option<Vec<String>>,
-    /// If limits cannot hold: warn [default: deny]
-    ///
-    /// Action for an image whose programs the limiter cannot limit (musl, static): warn, or deny (refuse to start it)
-    #[arg(
-        long,
-        value_name = "DO",
-        default_value = "deny",
-        hide_default_value = true,
-        hide_possible_values = true
-    )]
-    pub on_unlimited_image: OnUnlimitedImage,
-    /// Add slices as CDI devices, with files in DIR
-    ///
-    /// Add slices to containers as CDI devices, with their files in this folder [default: with plain flags]
-    #[arg(long, value_name = "DIR")]
-    pub cdi_dir: Option<PathBuf>,
     /// Recognised from existing command lines, and refused
     #[arg(long, value_name = "N", num_args = 0..=1, hide = true)]
     pub services_mode: Option<Option<String>>,
@@ -850,138 +747,11 @@ pub struct Daemon {
     /// Serve simulated GPUs: a100-80gb:3
     #[arg(long, value_name = "MODEL:N", value_parser = models)]
     pub sim: Option<String>,
-    /// From SIGTERM to SIGKILL [default: 10s]
-    ///
-    /// Time from SIGTERM to SIGKILL when the daemon stops a job [default: 10s]
-    #[arg(long, value_name = "TIME")]
-    pub grace: Option<String>,
-    /// Largest log of a job [default: 256M]
-    ///
-    /// Largest log of a job; it keeps the end of the output; none: all of it [default: 256M]
-    #[arg(long, value_name = "SIZE")]
-    pub log_size: Option<String>,
-    /// Idle time before --idle-action applies
-    ///
-    /// Apply --idle-action to jobs that have not used their GPUs for this long. Flags of a job take precedence
-    #[arg(long, value_name = "TIME")]
-    pub idle_timeout: Option<String>,
-    /// notify, suspend or cancel
-    ///
-    /// notify (an event), suspend or cancel [default: notify]
-    #[arg(
-        long,
-        value_name = "ACTION",
-        requires = "idle_timeout",
-        hide_possible_values = true
-    )]
-    pub idle_action: Option<IdleWord>,
-    /// Delete ended jobs after
-    ///
-    /// Delete ended jobs, their folders and events after this long
-    #[arg(long, value_name = "TIME", default_value = "90d")]
-    pub keep: String,
-    /// Ended jobs to keep per user
-    ///
-    /// Keep the newest N ended jobs of each user, and the others for a day
-    #[arg(long, value_name = "N", default_value_t = 20_000)]
-    pub keep_jobs: u32,
-    /// Logs of ended jobs to keep per user [default: 4G]
-    ///
-    /// Keep the newest logs of each user's ended jobs up to this total size; none: all [default: 4G]
-    #[arg(long, value_name = "SIZE", hide_short_help = true)]
-    pub keep_logs: Option<String>,
-    /// Delete usage records after
-    ///
-    /// Delete usage records after this long
-    #[arg(
-        long,
-        value_name = "TIME",
-        default_value = "400d",
-        hide_short_help = true
-    )]
-    pub keep_usage: String,
-    /// warn, deny, kill [warn; with --system: kill]
-    ///
-    /// Action for a job that bypasses the limiter: warn, deny (its slice gets no more memory) or kill [default: warn, with
-    /// --system kill]
-    #[arg(long, value_name = "POLICY", hide_possible_values = true)]
-    pub on_bypass: Option<OnBypass>,
-    /// In jobs: allow or refuse [default: allow]
-    ///
-    /// With --system: allow or refuse user namespaces in jobs, which rootless containers (Apptainer, Podman) need
-    /// [default: allow]
-    #[arg(
-        long,
-        value_name = "DO",
-        requires = "system",
-        hide_possible_values = true
-    )]
-    pub user_namespaces: Option<UserNamespaces>,
-    /// GPUs' device nodes: open, jobs [default: open]
-    ///
-    /// With --system: which programs of users can open the GPUs' device nodes: open (all) or jobs (those in jobs only)
-    /// [default: open]
-    #[arg(
-        long,
-        value_name = "FOR",
-        requires = "system",
-        hide_possible_values = true,
-        hide_short_help = true
-    )]
-    pub device_nodes: Option<DeviceNodesFor>,
-    /// Serve slices of another scheduler alone
-    ///
-    /// With --system, on a node of Slurm, Ray, JupyterHub or Kubernetes: only claims such as slices get GPUs. Refuse jobs
-    /// of users below the role admin
-    #[arg(long, requires = "system", hide_short_help = true)]
-    pub claims_only: bool,
     #[command(flatten)]
     pub clearml: ClearMl,
     /// Whether `--debug` stands before the verb.
     #[arg(skip)]
     pub debug: bool,
-    /// Names of the flags on the command line, without the dashes.
-    #[arg(skip)]
-    pub given: Vec<String>,
-}
-
-/// The action for an image that the limiter cannot limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnUnlimitedImage {
-    Warn,
-    Deny,
-}
-
-/// Whether jobs may create user namespaces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum UserNamespaces {
-    Allow,
-    Refuse,
-}
-
-/// Which programs of users can open the GPUs' device nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DeviceNodesFor {
-    Open,
-    Jobs,
-}
-
-/// The action for a bypass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnBypass {
-    Warn,
-    Deny,
-    Kill,
-}
-
-impl From<OnBypass> for BypassPolicy {
-    fn from(policy: OnBypass) -> Self {
-        match policy {
-            OnBypass::Warn => Self::Warn,
-            OnBypass::Deny => Self::Deny,
-            OnBypass::Kill => Self::Kill,
-        }
-    }
 }
 
 #[derive(Debug, Args)]

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use divvy_api::daemon::keys;
 use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::docker;
 
@@ -36,6 +37,9 @@ pub fn from_clap(error: &clap::Error, words: &[OsString]) -> Error {
         .is_some_and(|verb| verb == "submit" || verb == "run");
     if let Some(hint) = of_other_flags(error, takes_jobs) {
         return Error::new(ErrorCode::Usage, shortened(&message)).hint(hint);
+    }
+    if let Some(refusal) = of_former(error).filter(|_| words.iter().any(|word| word == "daemon")) {
+        return refusal;
     }
     if let Some(hint) = of_other_tools(error) {
         return Error::new(ErrorCode::Usage, shortened(&message)).hint(hint);
@@ -94,6 +98,22 @@ fn of_other_flags(error: &clap::Error, takes_jobs: bool) -> Option<&'static str>
         "--json" | "--format" => Some("JSON is `-o json`"),
         flag => sbatch::instead_of(flag.strip_prefix("--").filter(|_| takes_jobs)?),
     }
+}
+
+/// The key for a flag of `daemon` in former versions.
+fn of_former(error: &clap::Error) -> Option<Error> {
+    let named = error.get(ContextKind::InvalidArg)?;
+    let (ErrorKind::UnknownArgument, ContextValue::String(flag)) = (error.kind(), named) else {
+        return None;
+    };
+    let key = keys::of_former(flag.strip_prefix("--")?)?;
+    let message = format!("{flag} is the key {} of the file", key.name);
+    let hint = format!(
+        "say --set {}=VALUE; a value: {}",
+        key.name,
+        key.form.replace('`', "")
+    );
+    Some(Error::new(ErrorCode::Usage, message).hint(hint))
 }
 
 /// How `daemon --docker` takes a flag of `docker run`, where that is the flag that it does not know.

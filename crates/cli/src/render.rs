@@ -36,7 +36,7 @@ use serde::Serialize;
 pub use address::WebAddress;
 pub use advice::{advice, command_of};
 pub use arrays::{array_changed, describe_array, submitted_array};
-pub use config::{config, config_reload};
+pub use config::{commented_config, config, config_reload};
 pub use describe::{describe, describe_with};
 pub use doctor::findings;
 pub use efficiency::efficiency;

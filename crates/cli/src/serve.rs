@@ -1,46 +1,41 @@
-//! Conversion of the flags of `daemon` into [`DaemonOptions`].
+//! Conversion of the flags of `daemon` into settings of the file's keys.
 
 mod clearml;
 
-use std::collections::BTreeMap;
-use std::fmt::Display;
-use std::str::FromStr;
-use std::time::Duration;
+use divvy_api::daemon::{DaemonOptions, ListenOptions, Setting, Source};
+use divvy_api::v1::{Container, Error, ErrorCode};
+use divvy_core::{QueueSpec, parse_gpus, parse_queues};
+use serde::Serialize;
 
-use divvy_api::daemon::{
-    ContainerOptions, DaemonOptions, DeviceNodes, LimitOptions, ListenOptions, PerUser,
-    ProjectRules, RetentionPolicy, Source, parse_duration,
-};
-use divvy_api::v1::Container;
-use divvy_core::reconcile::BypassPolicy;
-use divvy_core::{Bytes, GpuSelection, Order, Preemption, QueueSpec, parse_gpus, parse_queues};
-
-use crate::args::{self, DeviceNodesFor, OnUnlimitedImage, UserNamespaces};
-use crate::ask::terms::{idle, seconds};
+use crate::args;
 use crate::container;
 use crate::error_output::{Result, usage};
 use crate::output;
 
 pub use clearml::PASSWORD_FLAG;
 
-/// Returns the flags, and the place of the configuration file over which they take precedence.
-///
-/// # Errors
-/// As [`flags`].
-pub fn source(args: &args::Daemon) -> Result<Source> {
-    let given: Vec<&str> = args.given.iter().map(String::as_str).collect();
-    Ok(Source::new(flags(args)?, &given, args.config.clone()))
+/// The keys that flags set, in the order of the flags.
+#[derive(Default)]
+struct Settings(Vec<Setting>);
+
+impl Settings {
+    fn add(&mut self, flag: &str, key: &str, value: impl Serialize) -> Result<()> {
+        self.0.extend(Setting::of_flag(flag, key, value)?);
+        Ok(())
+    }
 }
 
-/// Returns the options that these flags describe.
+/// Returns the settings of the flags, and the place of the configuration file over which they take precedence.
 ///
 /// # Errors
 /// [`divvy_api::v1::ErrorCode::Usage`] with the wrong word and a correct one.
-fn flags(args: &args::Daemon) -> Result<DaemonOptions> {
-    let gpus = match args.gpus.as_slice() {
-        [] => GpuSelection::All,
-        words => parse_gpus(words).map_err(|error| usage(error.to_string(), error.hint()))?,
-    };
+pub fn source(args: &args::Daemon) -> Result<Source> {
+    let mut settings = Settings::default();
+    if !args.gpus.is_empty() {
+        let gpus =
+            parse_gpus(&args.gpus).map_err(|error| usage(error.to_string(), error.hint()))?;
+        settings.add("--gpus", "gpus", gpus.to_string())?;
+    }
     let queues = parse_queues(&args.queue, args.dynamic_gpus, args.services_mode.is_some())
         .map_err(|error| usage(format!("--queue: {error}"), error.hint()))?;
     if args.services_mode.is_some() {
@@ -58,87 +53,46 @@ fn flags(args: &args::Daemon) -> Result<DaemonOptions> {
     if !args.dynamic_gpus && !args.clearml.clearml {
         warn_of_equals(&queues);
     }
-    let clearml = clearml::clearml(args, &gpus, &queues)?;
-    // With --clearml, --docker names the image of tasks. Submitted jobs name their own image.
-    let image = args.docker.as_deref().filter(|_| clearml.is_none());
-    let defaults = DaemonOptions::default();
-    let (limits, retention) = (defaults.limits, defaults.retention);
-    Ok(DaemonOptions {
-        gpus,
-        strict_start: args.strict_start,
-        queues,
-        order: match args.order_fairness {
-            true => Order::Fairness,
-            false => Order::Strict,
-        },
-        backfill: args.backfill,
-        preemption: match args.no_preemption {
-            true => Preemption::Off,
-            false => Preemption::On,
-        },
+    if !queues.is_empty() {
+        let options = DaemonOptions {
+            queues,
+            ..DaemonOptions::default()
+        };
+        let written = serde_json::to_value(&options)
+            .map_err(|error| Error::new(ErrorCode::Internal, error.to_string()))?;
+        settings.add("--queue", "queues", &written["queues"])?;
+    }
+    if args.order_fairness {
+        settings.add("--order-fairness", "order", "fairness")?;
+    }
+    if let Some(models) = &args.sim {
+        settings.add("--sim", "sim", models)?;
+    }
+    let clearml = clearml::clearml(args, &mut settings)?;
+    if let Some(words) = &args.docker {
+        settings.add("--docker", "containers.docker", true)?;
+        // With --clearml, --docker names the image of tasks. Submitted jobs name their own image.
+        let words = words.as_slice();
+        let image = if clearml.is_none() { words } else { &[] };
+        if let Some(container) = default_container(image)? {
+            settings.add("--docker", "containers.default", container)?;
+        }
+    }
+    for text in &args.set {
+        settings.0.extend(Setting::parse(text)?);
+    }
+    let start = DaemonOptions {
         detached: args.detached,
         standby: args.standby,
         node_pod: args.node_pod.clone(),
-        sim: args.sim.clone(),
-        grace: match args.grace.as_deref() {
-            Some(text) => grace(text)?,
-            None => defaults.grace,
-        },
-        idle: idle(args.idle_timeout.as_deref(), args.idle_action)?,
-        on_bypass: args.on_bypass.map(BypassPolicy::from),
-        refuse_user_namespaces: args.user_namespaces == Some(UserNamespaces::Refuse),
-        device_nodes: match args.device_nodes {
-            Some(DeviceNodesFor::Jobs) => DeviceNodes::Jobs,
-            Some(DeviceNodesFor::Open) | None => DeviceNodes::Open,
-        },
-        claims_only: args.claims_only,
         listen: ListenOptions {
             system: args.system,
-            beside_system: args.beside_system,
-            access: args.access.clone(),
-            listen: args.listen,
-            token_file: args.token_file.clone(),
-            web_hosts: args.web_host.clone(),
-        },
-        limits: LimitOptions {
-            max_jobs: args.max_jobs.unwrap_or(limits.max_jobs),
-            max_texts: size("--max-texts", args.max_texts.as_deref(), "a user")?
-                .unwrap_or(limits.max_texts),
-            log_size: size("--log-size", args.log_size.as_deref(), "a log")?
-                .unwrap_or(limits.log_size),
-        },
-        project_rules: ProjectRules {
-            require_project: args.require_project,
-            default_project: per_user("--default-project", &args.default_project)?,
-            max_gpus: per_user("--max-gpus-per-user", &args.max_gpus_per_user)?,
-        },
-        retention: RetentionPolicy {
-            jobs_for: Duration::from_secs(seconds("--keep", &args.keep)?),
-            max_jobs: args.keep_jobs,
-            max_log_bytes: size("--keep-logs", args.keep_logs.as_deref(), "a user")?
-                .unwrap_or(retention.max_log_bytes),
-            usage_for: Duration::from_secs(seconds("--keep-usage", &args.keep_usage)?),
-        },
-        containers: ContainerOptions {
-            docker: args.docker.is_some() || args.clearml.stock.podman.is_some(),
-            default: default_container(image.unwrap_or_default())?,
-            deny_unlimited: args.on_unlimited_image == OnUnlimitedImage::Deny,
-            cdi_dir: args.cdi_dir.clone(),
+            ..ListenOptions::default()
         },
         clearml,
-        roles: None,
-        projects: BTreeMap::new(),
-    })
-}
-
-/// Parses the words of a rule for users: `2`, `ana=4`, `@staff=8`.
-fn per_user<T: FromStr<Err: Display>>(flag: &str, words: &[String]) -> Result<PerUser<T>> {
-    PerUser::from_words(words).map_err(|error| {
-        usage(
-            format!("{flag}: {error}"),
-            "give one value for all users, and USER=VALUE or @GROUP=VALUE for exceptions",
-        )
-    })
+        ..DaemonOptions::default()
+    };
+    Ok(Source::new(start, settings.0, args.config.clone()))
 }
 
 /// `--docker IMAGE FLAGS…`, in several words or in one.
@@ -155,34 +109,6 @@ fn default_container(words: &[String]) -> Result<Option<Container>> {
             Ok(Some(container))
         }
     }
-}
-
-/// Parses a size such as `64M`. The outer `None`: the flag is absent; the inner: `none`, no limit.
-fn size(flag: &str, text: Option<&str>, owner: &str) -> Result<Option<Option<u64>>> {
-    const LEAST: Bytes = Bytes::mib(1);
-    let Some(text) = text else { return Ok(None) };
-    if text == "none" {
-        return Ok(Some(None));
-    }
-    let wrong = |why: &str| {
-        let hint = "use 64M or 1G, at least 1M, or none for no limit";
-        usage(format!("{flag} {text}: {why}"), hint)
-    };
-    let size = text.parse::<Bytes>();
-    let size = size.map_err(|error| wrong(&error.to_string()))?;
-    match size < LEAST {
-        true => Err(wrong(&format!("too small for {owner}"))),
-        false => Ok(Some(Some(size.get()))),
-    }
-}
-
-fn grace(text: &str) -> Result<Duration> {
-    parse_duration(text).ok_or_else(|| {
-        usage(
-            format!("--grace {text}: not a duration"),
-            "use 10s, 90s or 5m",
-        )
-    })
 }
 
 /// Warns of `half=0.5` without `--dynamic-gpus`, which is a name, as for the stock agent, and seldom intended.
@@ -204,22 +130,32 @@ fn warn_of_equals(queues: &[QueueSpec]) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::ffi::OsString;
 
+    use divvy_api::daemon::DeviceNodes;
+    use divvy_api::daemon::file::Parsed;
     use divvy_api::daemon::keys::KEYS;
+    use divvy_core::reconcile::BypassPolicy;
+    use divvy_core::{GpuSelection, Order};
 
     use super::*;
     use crate::args::{Verb, parse};
     use crate::rejection::from_clap;
 
-    /// The words as a shell would split them.
+    /// The options of these words, split as a shell would, without a file.
     pub(super) fn parsed(line: &str) -> Result<DaemonOptions> {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         match parse(&words)
             .map_err(|error| from_clap(&error, &words))?
             .verb
         {
-            Verb::Daemon(args) => flags(&args),
+            Verb::Daemon(args) => {
+                let configured = source(&args)?.merge(Parsed::default());
+                configured
+                    .map(|configured| configured.options)
+                    .map_err(|error| (&error).into())
+            }
             verb => panic!("not the daemon: {verb:?}"),
         }
     }
@@ -236,11 +172,11 @@ mod tests {
         "git-pass",
         "git-user",
         "help",
-        "idle-action",
         "log-level",
         "node-pod",
         "optimize",
         "services-mode",
+        "set",
         "standalone-mode",
         "standby",
         "status",
@@ -250,39 +186,35 @@ mod tests {
     ];
 
     #[test]
-    fn every_flag_of_the_daemon_wins_over_its_key() {
+    fn every_flag_of_the_daemon_is_one_of_a_key_or_of_one_start() {
         let command = crate::args::command();
         let daemon = command.find_subcommand("daemon").unwrap();
-        let mut flags: Vec<String> = daemon
+        let flags: BTreeSet<String> = daemon
             .get_arguments()
             .map(|flag| flag.get_id().as_str().replace('_', "-"))
             .collect();
         let of_keys = KEYS.iter().flat_map(|key| key.flags).copied();
-        let mut known: Vec<String> = of_keys
-            .chain(OF_ONE_START.iter().copied())
-            .map(str::to_owned)
-            .collect();
-        flags.sort();
-        flags.dedup();
-        known.sort();
-        known.dedup();
-        flags.push("help".to_owned());
-        flags.sort();
-        flags.dedup();
-        assert_eq!(flags, known);
+        let known = of_keys.chain(OF_ONE_START.iter().copied());
+        assert_eq!(flags, known.map(str::to_owned).collect());
     }
 
     #[test]
-    fn the_flags_on_the_command_line_are_known() {
-        let words = "divvy daemon --keep 90d --docker --max-jobs=5 --order-fairness";
-        let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
-        let Verb::Daemon(args) = parse(&words).unwrap().verb else {
-            panic!("not the daemon");
-        };
-        // A flag with its default value is given too.
-        let mut given = args.given;
-        given.sort();
-        assert_eq!(given, ["docker", "keep", "max-jobs", "order-fairness"]);
+    fn each_flag_of_a_former_version_names_its_key() {
+        let mut tried = 0;
+        for key in KEYS {
+            for flag in key.former {
+                for line in [format!("--{flag} 1"), format!("--gpus 0 --{flag}=1")] {
+                    let error = parsed(&format!("divvy daemon {line}")).unwrap_err();
+                    assert_eq!(error.code.exit_code(), 2, "{line}");
+                    let named = format!("--{flag} is the key {} of the file", key.name);
+                    assert_eq!(error.message, named);
+                    let hint = error.hint.unwrap();
+                    assert!(hint.contains(&format!("--set {}=", key.name)), "{hint}");
+                    tried += 1;
+                }
+            }
+        }
+        assert_eq!(tried, 2 * 30);
     }
 
     fn queues(daemon: &DaemonOptions) -> Vec<String> {
@@ -330,7 +262,7 @@ mod tests {
     #[test]
     fn without_dynamic_gpus_jobs_ask_for_themselves() {
         let daemon = parsed(
-            "divvy daemon --queue urgent rest --order-fairness --backfill --sim a100-80gb:3",
+            "divvy daemon --queue urgent rest --order-fairness --set backfill=true --sim a100-80gb:3",
         )
         .unwrap();
         assert_eq!(daemon.gpus, GpuSelection::All);
@@ -347,7 +279,7 @@ mod tests {
         let daemon = |line: &str| parsed(&format!("divvy daemon{line}")).unwrap();
         let plain = daemon("");
         assert_eq!(plain, DaemonOptions::default());
-        let given = daemon(" --max-texts 128M --keep-logs none");
+        let given = daemon(" --set limits.max-texts=128M --set retention.max-log-bytes=none");
         assert_eq!(
             (given.limits.max_texts, given.retention.max_log_bytes),
             (Some(128 << 20), None)
@@ -358,9 +290,9 @@ mod tests {
     fn a_systems_daemon_kills_what_goes_past_the_limiter_unless_told_otherwise() {
         for (line, policy) in [
             ("", BypassPolicy::Warn),
-            (" --on-bypass deny", BypassPolicy::Deny),
+            (" --set on-bypass=deny", BypassPolicy::Deny),
             (" --system", BypassPolicy::Kill),
-            (" --system --on-bypass warn", BypassPolicy::Warn),
+            (" --system --set on-bypass=warn", BypassPolicy::Warn),
         ] {
             let daemon = parsed(&format!("divvy daemon{line}")).unwrap();
             assert_eq!(daemon.bypass_policy(), policy, "{line}");
@@ -372,8 +304,7 @@ mod tests {
         for (line, refused) in [
             ("", false),
             (" --system", false),
-            (" --system --user-namespaces allow", false),
-            (" --system --user-namespaces refuse", true),
+            (" --system --set refuse-user-namespaces=true", true),
         ] {
             let daemon = parsed(&format!("divvy daemon{line}")).unwrap();
             assert_eq!(daemon.refuse_user_namespaces, refused, "{line}");
@@ -384,8 +315,7 @@ mod tests {
     fn device_nodes_are_open_unless_the_systems_daemon_restricts_them() {
         for (line, nodes) in [
             ("", DeviceNodes::Open),
-            (" --system --device-nodes open", DeviceNodes::Open),
-            (" --system --device-nodes jobs", DeviceNodes::Jobs),
+            (" --system --set device-nodes=jobs", DeviceNodes::Jobs),
         ] {
             let daemon = parsed(&format!("divvy daemon{line}")).unwrap();
             assert_eq!(daemon.device_nodes, nodes, "{line}");
@@ -409,9 +339,9 @@ mod tests {
                 "--dynamic-gpus --queue a=1 --services-mode",
                 "--services-mode",
             ),
-            ("--grace 10", "--grace 10"),
-            ("--max-texts 1K", "--max-texts 1K"),
-            ("--keep-logs much", "--keep-logs much"),
+            ("--set grace=10", "--set grace=10"),
+            ("--set limits.max-texts=1K", "--set limits.max-texts"),
+            ("--set sim=l4", "--set sim"),
             ("--sim a100-80gb", "'a100-80gb'"),
             ("--sim a100-80gb:0", "'a100-80gb:0'"),
             ("--sim a100-80gb:1,l4", "'a100-80gb:1,l4'"),
@@ -420,8 +350,8 @@ mod tests {
             ("--gpus 2-0", "2-0"),
             ("--gpus 0,0", "twice"),
             ("--foreground --detached", "cannot be used with"),
-            ("--user-namespaces refuse", "--system"),
-            ("--device-nodes jobs", "--system"),
+            ("--set refuse-user-namespaces=true", "the system's daemon"),
+            ("--set device-nodes=jobs", "the system's daemon"),
             ("--gpus", "a value is required"),
         ];
         for (line, named) in lines {

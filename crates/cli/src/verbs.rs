@@ -24,6 +24,7 @@ mod shell;
 mod slice;
 mod stop;
 mod stop_reasons;
+mod store;
 mod submit;
 mod usage;
 mod wait;

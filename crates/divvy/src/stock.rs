@@ -85,7 +85,7 @@ fn version(agent: &[String]) -> Result<String, Error> {
             agent.join(" ")
         );
         Error::new(ErrorCode::Usage, message)
-            .hint("install clearml-agent, set its path with --clearml-agent, or omit the flag")
+            .hint("install clearml-agent, set its path with --set clearml.agent=[\"PATH\"], or omit the flag")
     };
     let output = Command::new(&agent[0])
         .args(&agent[1..])

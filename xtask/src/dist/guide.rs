@@ -133,7 +133,7 @@ mod tests {
         let commands = commands(&page).expect("the guide has commands");
         assert!(commands.len() <= MOST, "{commands:?}");
         assert!(commands[0].starts_with("apt install "), "{commands:?}");
-        assert!(script(&commands).contains("step divvy admin init --yes"));
+        assert!(script(&commands).contains("step divvy admin init --queue"));
         assert!(super::commands("# No guide").is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! The rules for callers: their roles, from the table `[roles]` of the configuration file or from an `--access` file with
+//! The rules for callers: their roles, from the table `[roles]` of the configuration file or from the file `listen.access` with
 //! the same keys.
 
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ impl Rules {
     /// The rules of a daemon with these options.
     ///
     /// # Errors
-    /// [`ErrorCode::Usage`] for an `--access` file that cannot be read, other users may write, or that is wrong.
+    /// [`ErrorCode::Usage`] for a file `listen.access` that cannot be read, other users may write, or that is wrong.
     pub fn of(options: &DaemonOptions, me: u32) -> Result<Self, Error> {
         let listen = &options.listen;
         match (&listen.access, &options.roles) {

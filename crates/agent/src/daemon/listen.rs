@@ -21,7 +21,7 @@ use crate::host::live::Live;
 use crate::host::rlimits;
 use crate::host::user;
 use crate::http::socket::{Socket, SocketPlace};
-use crate::http::token::{self, Token};
+use crate::http::token::Token;
 
 /// Between two attempts to listen on a TCP address that another program holds.
 const RETRY: Duration = Duration::from_secs(3);
@@ -66,9 +66,10 @@ impl Listeners {
         Ok(Self {
             rules: Live::new(rules),
             me,
-            token,
             gate: gate(options)?,
-            listen: options.listen,
+            // The rules for options refuse an address without a token.
+            listen: options.listen.filter(|_| token.is_some()),
+            token,
             system: options.system,
         })
     }
@@ -172,7 +173,7 @@ fn gate(options: &ListenOptions) -> Result<Gate, Error> {
         host.map_err(|_| {
             Error::new(
                 ErrorCode::Usage,
-                format!("--web-host {name}: not a name of a host"),
+                format!("listen.web-hosts: {name} is not a name of a host"),
             )
             .hint("use lab1.example, or lab1.example:8443 for one port alone")
         })
@@ -183,31 +184,16 @@ fn gate(options: &ListenOptions) -> Result<Gate, Error> {
 /// A client with the token acts as the daemon's user. On the system's daemon it may only read, since its jobs would run as
 /// root.
 fn token(options: &ListenOptions, rules: &Rules, me: &UserAccount) -> Result<Option<Token>, Error> {
-    match (&options.listen, &options.token_file) {
-        (None, None) => Ok(None),
-        (Some(address), Some(path)) => {
-            token::check_address(address)?;
-            let mut caller = rules.caller(me.clone())?;
-            if options.system {
-                caller.role = crate::auth::Role::Viewer;
-                caller.account.uid = u32::MAX;
-            }
-            let token = Token::read(path, caller).map_err(|error| Error::from(&error))?;
-            Ok(Some(token))
-        }
-        (Some(address), None) => Err(Error::new(
-            ErrorCode::Usage,
-            format!(
-                "--listen {address} requires --token-file: TCP connections carry no user identity"
-            ),
-        )
-        .hint("create one: (umask 077; head -c 32 /dev/urandom | base64 -w 0 > FILE)")),
-        (None, Some(path)) => Err(Error::new(
-            ErrorCode::Usage,
-            format!("--token-file {} requires --listen", path.display()),
-        )
-        .hint("add --listen 127.0.0.1:PORT, or leave out --token-file")),
+    let (Some(_), Some(path)) = (&options.listen, &options.token_file) else {
+        return Ok(None);
+    };
+    let mut caller = rules.caller(me.clone())?;
+    if options.system {
+        caller.role = crate::auth::Role::Viewer;
+        caller.account.uid = u32::MAX;
     }
+    let token = Token::read(path, caller).map_err(|error| Error::from(&error))?;
+    Ok(Some(token))
 }
 
 /// Creates the folders of this daemon.

@@ -87,7 +87,7 @@ async fn authenticate(api: &Api, peer: &Peer, shown: Option<&Token>) -> Result<C
         Peer::Token(ref conn) => {
             let Some(token) = shown else {
                 let why = "calls over TCP require the daemon's token";
-                let hint = "send `Authorization: Bearer TOKEN` with the token from the daemon's --token-file";
+                let hint = "send `Authorization: Bearer TOKEN` with the token from the daemon's listen.token-file";
                 return Err(Error::new(ErrorCode::NotAllowed, why).hint(hint).into());
             };
             if !conn.mark_authenticated() {

@@ -176,7 +176,7 @@ async fn is_kept(api: &Api, after: u64) -> Result<(), ApiError> {
     let why = format!("events after {after} requested, but events up to {forgotten} are deleted");
     Err(Error::new(ErrorCode::Gone, why)
         .hint(format!(
-            "leave out `after` to start with the oldest event, {oldest}; `divvy daemon --keep` sets how long events \
+            "leave out `after` to start with the oldest event, {oldest}; the key retention.jobs-for sets how long events \
              are kept"
         ))
         .details(serde_json::json!({ "oldest": oldest }))

@@ -129,7 +129,7 @@ pub async fn log(
     if tail.file.is_none() && job.state == JobState::Ended && job.started_at.is_some() {
         let why = format!("the log of job {} was deleted", job.id);
         return Err(Error::new(ErrorCode::Gone, why)
-            .hint("`divvy daemon --keep-logs` limits the size of each user's logs")
+            .hint("the daemon's key retention.max-log-bytes limits the size of each user's logs")
             .into());
     }
     tokio::spawn(async move {

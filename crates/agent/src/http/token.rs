@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::{self, Read};
-use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -98,23 +97,6 @@ impl Token {
     }
 }
 
-/// Refuses an address that others than this machine's users can reach: the token would cross the network readable.
-///
-/// # Errors
-/// [`ErrorCode::Usage`].
-pub fn check_address(address: &SocketAddr) -> Result<(), Error> {
-    if address.ip().is_loopback() {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorCode::Usage,
-        format!(
-            "--listen {address} is reachable over the network, where others could read the token"
-        ),
-    )
-    .hint("listen on 127.0.0.1 or [::1], behind a proxy with TLS or an SSH tunnel"))
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
@@ -183,22 +165,5 @@ mod tests {
         }
         let missing = Token::read(Path::new("/no/such/token"), caller());
         assert!(matches!(missing, Err(TokenError::Read { .. })));
-    }
-
-    #[test]
-    fn only_this_machine_is_listened_to() {
-        for (address, is_fine) in [
-            ("127.0.0.1:8080", true),
-            ("[::1]:8080", true),
-            ("0.0.0.0:8080", false),
-            ("192.168.1.2:80", false),
-            ("[::]:80", false),
-        ] {
-            assert_eq!(
-                check_address(&address.parse().unwrap()).is_ok(),
-                is_fine,
-                "{address}"
-            );
-        }
     }
 }

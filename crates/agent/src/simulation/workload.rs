@@ -25,19 +25,23 @@ pub struct Workload {
 
 /// In some of the runs a limit of GPUs for each user: smaller than what one job may ask for, and larger.
 pub fn rules_of_users(dice: &mut Rng) -> ProjectRules {
-    let limits: [&[&str]; 8] = [
+    let limits: [&[(&str, &str)]; 8] = [
         &[],
         &[],
         &[],
         &[],
         &[],
-        &["1.5"],
-        &["2"],
-        &["1", "lee=2.25"],
+        &[("others", "1.5")],
+        &[("others", "2")],
+        &[("others", "1"), ("lee", "2.25")],
     ];
-    let words = dice.one(&limits).unwrap_or_default();
+    let mut max_gpus = PerUser::default();
+    for (user, most) in dice.one(&limits).unwrap_or_default() {
+        let most = most.parse().expect("a number");
+        max_gpus.insert(user, most).expect("a user");
+    }
     ProjectRules {
-        max_gpus: PerUser::from_words(words).expect("limits"),
+        max_gpus,
         ..ProjectRules::default()
     }
 }

@@ -67,7 +67,7 @@ impl Machine {
         command.args(["--mount", "sh", "-c", own_etc]);
         command.arg(self.etc.path()).arg(divvy());
         command.args(["daemon", "--system", "--sim", "a100-80gb:1"]);
-        command.args(["--grace", "1s"]);
+        command.args(["--set", "grace=1s"]);
         self.home.start_by(command.stdin(Stdio::null()));
     }
 }

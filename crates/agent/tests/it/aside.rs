@@ -19,7 +19,7 @@ use divvy_testkit::{
 const GIB: u64 = 1 << 30;
 /// What each process keeps: the host, which is not simulated, has to have room for it.
 const EACH: u64 = 320 << 20;
-const ONE: [&str; 4] = ["--sim", "a100-40gb:1", "--grace", "1s"];
+const ONE: [&str; 4] = ["--sim", "a100-40gb:1", "--set", "grace=1s"];
 
 /// `tests/clients/c/keep.c`, compiled.
 fn keep() -> PathBuf {

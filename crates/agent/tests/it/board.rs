@@ -270,7 +270,7 @@ fn every_role_gets_the_same_bytes() {
         &format!("viewer = [{LEE}]\nuser = [{ANA}]\n"),
     );
     let roles = roles.display().to_string();
-    let Some(home) = system(&["--access", &roles]) else {
+    let Some(home) = system(&["--set", &format!("listen.access={roles}")]) else {
         return;
     };
     let id = as_user(&home, ANA, async |client| {

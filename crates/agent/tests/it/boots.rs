@@ -380,7 +380,7 @@ fn a_queue_larger_than_the_machine_refuses_a_strict_start_alone() {
     // At a machine's first start too: it may have lost a GPU before.
     for (gpus, queue, code, error, warning) in cases {
         let words = ["--gpus", gpus, "--dynamic-gpus", "--queue", queue];
-        let strict = [&["daemon", "--strict-start"], &words[..]].concat();
+        let strict = [&["daemon", "--set", "strict-start=true"], &words[..]].concat();
         let refused = home.divvy(&strict).exits(code).stderr;
         assert!(refused.contains(error), "{words:?}: {refused}");
         let detached = [&["daemon", "--detached"], &words[..]].concat();
@@ -533,7 +533,7 @@ async fn mig_boots(&(name, then, is_kept): &MigRow) {
     }
     lists(&home, then);
     home.start(if then == "all" {
-        &["--strict-start"]
+        &["--set", "strict-start=true"]
     } else {
         &[]
     });

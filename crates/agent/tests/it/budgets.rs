@@ -28,7 +28,7 @@ async fn is_refused(client: &Client, submit: &Submit) -> String {
     assert_eq!(error.code, ErrorCode::NotAllowed, "{error:?}");
     let hint = error.hint.unwrap();
     assert!(
-        hint.contains("1.0 MiB") && hint.contains("--max-texts"),
+        hint.contains("1.0 MiB") && hint.contains("limits.max-texts"),
         "{hint}"
     );
     error.message
@@ -36,7 +36,7 @@ async fn is_refused(client: &Client, submit: &Submit) -> String {
 
 #[tokio::test]
 async fn texts_of_jobs_that_have_not_ended_have_a_budget_that_a_restart_finds_again() {
-    let budget = [&SIM[..], &["--max-texts", "1M"]].concat();
+    let budget = [&SIM[..], &["--set", "limits.max-texts=1M"]].concat();
     let mut home = Home::started(&budget);
     let client = home.connect();
     let runs = client.submit(&waiting(10)).await.unwrap();
@@ -168,7 +168,7 @@ async fn the_oldest_logs_of_ended_jobs_go_and_their_jobs_stay() {
         std::fs::metadata(says(&lives)).is_ok_and(|log| log.len() > 0)
     });
     home.kill();
-    home.start(&[&SIM[..], &["--keep-logs", "2M"]].concat());
+    home.start(&[&SIM[..], &["--set", "retention.max-log-bytes=2M"]].concat());
     let client = home.connect();
     until("the oldest log has gone", || !says(&jobs[0]).exists());
     assert!(says(&jobs[1]).exists() && says(&jobs[2]).exists() && says(&lives).exists());
@@ -181,7 +181,7 @@ async fn the_oldest_logs_of_ended_jobs_go_and_their_jobs_stay() {
 
 #[tokio::test]
 async fn a_user_whose_ended_jobs_cannot_be_forgotten_yet_submits_no_more() {
-    let keep = [&SIM[..], &["--keep-jobs", "1"]].concat();
+    let keep = [&SIM[..], &["--set", "retention.max-jobs=1"]].concat();
     let mut home = Home::started(&keep);
     let client = home.connect();
     for key in 0..6 {

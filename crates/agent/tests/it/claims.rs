@@ -44,8 +44,8 @@ fn start(home: &mut Home) {
 }
 
 fn words(home: &Home) -> [String; 4] {
-    let devices = folder(home).display().to_string();
-    ["--sim", home.get("DIVVY_TEST_GPUS"), "--cdi-dir", &devices].map(str::to_owned)
+    let devices = format!("containers.cdi-dir={}", folder(home).display());
+    ["--sim", home.get("DIVVY_TEST_GPUS"), "--set", &devices].map(str::to_owned)
 }
 
 fn folder(home: &Home) -> PathBuf {

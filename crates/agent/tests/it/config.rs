@@ -43,7 +43,10 @@ async fn projects(client: &Client) -> Vec<String> {
 
 #[tokio::test]
 async fn flags_win_over_the_file_and_each_value_has_its_origin() {
-    let (home, client) = started(START, &["--max-jobs", "3", "--log-size", "12M"]);
+    let (home, client) = started(
+        START,
+        &["--set", "limits.max-jobs=3", "--set", "limits.log-size=12M"],
+    );
     let path = home.path().join("config.toml").display().to_string();
     let node = client.node().await.unwrap();
     assert_eq!(node.config_file.as_ref(), Some(&path));
@@ -61,8 +64,8 @@ async fn flags_win_over_the_file_and_each_value_has_its_origin() {
     };
     let flag = |flag: &str| (ConfigOrigin::Flag, None, Some(flag.to_owned()));
     let file = |line, column| (ConfigOrigin::File, Some((line, column)), None);
-    assert_eq!(origin("limits.max-jobs"), flag("--max-jobs"));
-    assert_eq!(origin("limits.log-size"), flag("--log-size"));
+    assert_eq!(origin("limits.max-jobs"), flag("--set limits.max-jobs"));
+    assert_eq!(origin("limits.log-size"), flag("--set limits.log-size"));
     assert_eq!(origin("queues"), file(2, 10));
     assert_eq!(origin("projects.vision.quota"), file(7, 9));
     assert_eq!(origin("grace"), (ConfigOrigin::Default, None, None));
@@ -262,6 +265,29 @@ fn a_start_is_refused_with_the_place_and_large_files_too() {
         .exits(2)
         .stderr;
     assert!(told.contains("larger than 1 MiB"), "{told}");
+}
+
+#[test]
+fn config_init_writes_a_configuration_file_that_changes_nothing_and_keeps_the_former_one() {
+    let mut home = Home::empty();
+    let path = home.path().join("config.toml");
+    let shown = home.divvy(&["config", "init"]).ok().stderr;
+    assert!(shown.contains(&path.display().to_string()), "{shown}");
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.contains("\n#backfill = false\n"), "{text}");
+    let _ = home.divvy(&["config", "check"]).ok();
+    let shown = home.divvy(&["config", "show"]).ok();
+    assert!(
+        shown.stderr.contains("every key has its default"),
+        "{}",
+        shown.stderr
+    );
+    write(&home, "sim = \"l4-24gb:1\"\n");
+    let _ = home.divvy(&["config", "init"]).exits(8);
+    home.start(&[]);
+    let _ = home.divvy(&["config", "init", "--force"]).ok();
+    let copy = home.path().join("config.toml.1");
+    assert_eq!(fs::read_to_string(copy).unwrap(), "sim = \"l4-24gb:1\"\n");
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use divvy_testkit::{Home, ended, has_spec, in_state, script, until, until_async}
 
 use crate::oom::use_and_be_refused;
 
-const SIM: [&str; 4] = ["--sim", "a100-80gb:2", "--grace", "1s"];
+const SIM: [&str; 4] = ["--sim", "a100-80gb:2", "--set", "grace=1s"];
 
 /// The daemon's points, and the how manieth time that it comes to them: at first, and in the middle of it all.
 const OF_THE_DAEMON: &[&str] = &[

@@ -26,10 +26,10 @@ pub fn listening(more: &[&str]) -> (Home, String) {
     let listen = [
         "--sim",
         "a100-80gb:1",
-        "--listen",
-        "127.0.0.1:0",
-        "--token-file",
-        &token,
+        "--set",
+        "listen.listen=127.0.0.1:0",
+        "--set",
+        &format!("listen.token-file={token}"),
     ];
     home.start(&[&listen[..], more].concat());
     let log = home.daemon_log();
@@ -172,10 +172,10 @@ fn a_daemon_whose_address_is_taken_is_never_there() {
     let address = taken.local_addr().unwrap().to_string();
     let sim = ["daemon", "--detached", "--sim", "a100-80gb:1"];
     let listen = [
-        "--listen",
-        &address,
-        "--token-file",
-        token.to_str().unwrap(),
+        "--set",
+        &format!("listen.listen={address}"),
+        "--set",
+        &format!("listen.token-file={}", token.display()),
     ];
     let said = home.run(&[&sim[..], &listen].concat());
     let text = String::from_utf8_lossy(&said.stderr);
@@ -196,7 +196,12 @@ fn the_systems_daemon_serves_its_socket_while_a_program_holds_its_address_and_ta
     let token = token.to_str().unwrap().to_owned();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let listen = ["--listen", &address, "--token-file", &token];
+    let listen = [
+        "--set",
+        &format!("listen.listen={address}"),
+        "--set",
+        &format!("listen.token-file={token}"),
+    ];
     home.start(&[&["--system", "--sim", "a100-80gb:1"], &listen[..]].concat());
 
     let node = home.call(home.client().node()).unwrap();
@@ -244,10 +249,10 @@ fn a_token_that_others_can_read_starts_no_daemon() {
         "daemon",
         "--sim",
         "a100-80gb:1",
-        "--listen",
-        "127.0.0.1:0",
-        "--token-file",
-        token,
+        "--set",
+        "listen.listen=127.0.0.1:0",
+        "--set",
+        &format!("listen.token-file={token}"),
     ]);
     let text = String::from_utf8_lossy(&said.stderr);
     assert_eq!(said.status.code(), Some(2), "{text}");

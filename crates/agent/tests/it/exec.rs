@@ -396,7 +396,7 @@ async fn a_signal_goes_to_the_jobs_own_program() {
 #[tokio::test]
 async fn a_stopped_supervisor_is_named_to_callers_and_continued_by_a_cancel() {
     // So long that no kill after it is what ends the job.
-    let home = Home::started(&[&SEED[..], &["--grace", "1h"]].concat());
+    let home = Home::started(&[&SEED[..], &["--set", "grace=1h"]].concat());
     let client = home.connect();
     let id = sleeper(&client).await;
     let supervisor = home.pid(&id, "launch");
@@ -426,7 +426,7 @@ async fn a_stopped_supervisor_is_named_to_callers_and_continued_by_a_cancel() {
 
 #[tokio::test]
 async fn a_log_is_held_to_its_bound_and_followed_all_the_same() {
-    let flags = [&SEED[..], &["--log-size", "1M"]].concat();
+    let flags = [&SEED[..], &["--set", "limits.log-size=1M"]].concat();
     let home = Home::started(&flags);
     let client = home.connect();
     let go = home.path().join("go");
@@ -482,7 +482,7 @@ async fn a_log_is_held_to_its_bound_and_followed_all_the_same() {
 
 #[tokio::test]
 async fn a_job_without_a_log_bound_keeps_all() {
-    let flags = [&SEED[..], &["--log-size", "none"]].concat();
+    let flags = [&SEED[..], &["--set", "limits.log-size=none"]].concat();
     let home = Home::started(&flags);
     let client = home.connect();
     let id = client

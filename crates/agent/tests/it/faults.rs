@@ -609,7 +609,7 @@ async fn clients_that_die_in_the_middle_of_a_request_leave_nothing_behind() {
 
 #[tokio::test]
 async fn a_start_that_hangs_can_be_cancelled_and_holds_nobody_up() {
-    let home = Home::started(&["--sim", GPUS, "--grace", "1s"]);
+    let home = Home::started(&["--sim", GPUS, "--set", "grace=1s"]);
     let client = home.connect();
     let program = home.path().join("program");
     let ran = home.path().join("ran");

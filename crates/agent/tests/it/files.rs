@@ -191,7 +191,7 @@ async fn a_run_that_comes_again_adds_to_its_files_and_a_folder_that_is_missing_i
 
 #[tokio::test]
 async fn the_bound_of_logs_is_none_of_an_output_file() {
-    let home = Home::started(&[&SEED[..], &["--log-size", "1M"]].concat());
+    let home = Home::started(&[&SEED[..], &["--set", "limits.log-size=1M"]].concat());
     let client = home.connect();
     let file = home.path().join("err");
     // 4 MB each.

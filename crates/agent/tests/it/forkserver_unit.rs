@@ -24,7 +24,7 @@ use rustix::process::geteuid;
 
 const SOCKET: &str = "DIVVY_FORK_SERVER";
 
-const SIM: [&str; 4] = ["--sim", "a100-80gb:4", "--grace", "1s"];
+const SIM: [&str; 4] = ["--sim", "a100-80gb:4", "--set", "grace=1s"];
 
 /// What systemd does for `divvy-forkserver.socket` and its service: starts a fork server whenever a daemon connects and none runs.
 struct Unit {
@@ -390,7 +390,11 @@ fn device_nodes_for_jobs_need_the_forkservers_unit_in_a_slice_of_its_own() {
         eprintln!("SKIPPED: only root can start a system's daemon");
         return;
     }
-    let words = [&["daemon", "--system", "--device-nodes", "jobs"][..], &SIM].concat();
+    let words = [
+        &["daemon", "--system", "--set", "device-nodes=jobs"][..],
+        &SIM,
+    ]
+    .concat();
     let said = |home: &Home, code: i32| {
         let output = home.run(&words);
         let said = String::from_utf8(output.stderr).unwrap();
@@ -399,7 +403,7 @@ fn device_nodes_for_jobs_need_the_forkservers_unit_in_a_slice_of_its_own() {
     };
     let text = said(&Home::empty(), 2);
     assert!(
-        text.contains("--device-nodes jobs requires the units divvy-forkserver.socket"),
+        text.contains("device-nodes = \"jobs\" requires the units divvy-forkserver.socket"),
         "{text}"
     );
     let (home, socket) = home();

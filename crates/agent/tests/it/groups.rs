@@ -41,7 +41,7 @@ async fn daemonised(home: &Home) -> Option<(String, String, u32)> {
 
 #[tokio::test]
 async fn what_a_job_daemonised_ends_with_it_and_so_does_its_group() {
-    let home = Home::started(&["--sim", "a100-80gb:1", "--grace", "1s"]);
+    let home = Home::started(&["--sim", "a100-80gb:1", "--set", "grace=1s"]);
     let Some((id, group, left)) = daemonised(&home).await else {
         return;
     };
@@ -64,7 +64,7 @@ async fn what_a_job_daemonised_ends_with_it_and_so_does_its_group() {
 
 #[tokio::test]
 async fn a_jobs_group_is_bounded_where_the_kernel_counts_its_processes() {
-    let home = Home::started(&["--sim", "a100-80gb:1", "--grace", "1s"]);
+    let home = Home::started(&["--sim", "a100-80gb:1", "--set", "grace=1s"]);
     let Some((id, group, _)) = daemonised(&home).await else {
         return;
     };
@@ -101,7 +101,7 @@ async fn a_jobs_group_is_bounded_where_the_kernel_counts_its_processes() {
 
 #[tokio::test]
 async fn what_was_daemonised_is_found_when_the_supervisor_and_the_program_are_gone() {
-    let home = Home::started(&["--sim", "a100-80gb:1", "--grace", "1s"]);
+    let home = Home::started(&["--sim", "a100-80gb:1", "--set", "grace=1s"]);
     let Some((id, group, left)) = daemonised(&home).await else {
         return;
     };

@@ -211,7 +211,7 @@ async fn a_job_is_cancelled_in_every_state() {
 
 #[tokio::test]
 async fn a_program_that_ignores_sigterm_is_killed_after_the_grace_with_its_children() {
-    let home = Home::started(&["--sim", "l4-24gb:1", "--grace", "1s"]);
+    let home = Home::started(&["--sim", "l4-24gb:1", "--set", "grace=1s"]);
     let client = home.connect();
     let stubborn =
         "trap '' TERM; echo $$; sh -c \"trap '' TERM; echo \\$\\$; sleep 1000\"; sleep 1000";

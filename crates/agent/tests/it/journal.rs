@@ -200,7 +200,7 @@ async fn a_restored_journal_starts_a_job_again_whose_folder_was_deleted() {
     ended(&client, "2").await;
     assert_eq!(times(), 1);
     home.kill();
-    // As a daemon does after `--keep`.
+    // As a daemon does after `retention.jobs-for`.
     fs::remove_dir_all(home.path().join("jobs/2")).unwrap();
     let restored = home.run(&["admin", "journal", "restore", &copy.path]);
     assert!(restored.status.success(), "{}", said(&restored));

@@ -52,8 +52,8 @@ fn conforms(value: &Value, schema: &Value, all: &Value) {
 fn every_route_of_the_document_is_served_and_answers_what_it_says() {
     let mut home = Home::empty();
     let devices = home.path().join("cdi");
-    let devices = devices.to_str().unwrap().to_owned();
-    home.start(&["--sim", "l4-24gb:1", "--cdi-dir", &devices]);
+    let devices = format!("containers.cdi-dir={}", devices.display());
+    home.start(&["--sim", "l4-24gb:1", "--set", &devices]);
     let socket = home.socket();
     let (_, gpus) = call(&socket, "GET", "/v1/gpus", "");
     let gpus: Value = serde_json::from_str(&gpus).unwrap();

@@ -238,7 +238,7 @@ async fn a_daemons_rule_holds_for_jobs_that_say_nothing_and_never_for_those_that
     let home = Home::started(
         &[
             &SIM[..],
-            &["--idle-timeout", "1s", "--idle-action", "cancel"],
+            &["--set", "idle={ after = \"1s\", action = \"cancel\" }"],
         ]
         .concat(),
     );
@@ -283,7 +283,7 @@ async fn what_is_beyond_what_is_kept_goes_and_what_somebody_needs_stays() {
         ..quarter(&["true"])
     };
     let kept = run(&keyed).await;
-    // With --keep-jobs 1 five jobs are kept within a day after their end.
+    // With retention.max-jobs = 1 five jobs are kept within a day after their end.
     let mut newest = Vec::new();
     for _ in 0..5 {
         newest.push(run(&quarter(&["true"])).await);
@@ -306,7 +306,7 @@ async fn what_is_beyond_what_is_kept_goes_and_what_somebody_needs_stays() {
     let cursor = client.events(0).await.unwrap()[0].seq;
 
     home.kill();
-    home.start(&[&SIM[..], &["--keep-jobs", "1"]].concat());
+    home.start(&[&SIM[..], &["--set", "retention.max-jobs=1"]].concat());
     let client = home.connect();
     let folder = |job: &Job| Path::new(&job.directory).exists();
     until("what is too much has gone", || !folder(&old));
@@ -346,7 +346,7 @@ async fn what_is_beyond_what_is_kept_goes_and_what_somebody_needs_stays() {
             .as_millis()
             > 1000
     });
-    home.start(&[&SIM[..], &["--keep", "1s"]].concat());
+    home.start(&[&SIM[..], &["--set", "retention.jobs-for=1s"]].concat());
     let client = home.connect();
     until_async("old events have gone", async || {
         let events = client.events(0).await.unwrap();

@@ -44,10 +44,8 @@ async fn a_users_jobs_beyond_the_limit_wait_also_after_a_crash_and_delay_no_othe
     let words = [
         "--sim",
         "l4-24gb:3",
-        "--max-gpus-per-user",
-        "0.875",
-        "--max-gpus-per-user",
-        "bob=none",
+        "--set",
+        "project-rules.max-gpus={ others = 0.875, bob = \"none\" }",
     ];
     let mut home = Home::started(&words);
     let client = home.connect();
@@ -122,10 +120,8 @@ async fn a_users_jobs_beyond_the_limit_wait_also_after_a_crash_and_delay_no_othe
 #[test]
 fn the_limit_of_a_group_holds_for_its_members_also_after_a_crash() {
     let words = [
-        "--max-gpus-per-user",
-        "@60101=0.25",
-        "--max-gpus-per-user",
-        "60102=0.5",
+        "--set",
+        "project-rules.max-gpus={ \"@60101\" = 0.25, 60102 = 0.5 }",
     ];
     let Some(mut home) = system(&words) else {
         return;
@@ -162,10 +158,8 @@ async fn a_job_that_names_no_project_gets_the_default_of_its_user() {
     let words = [
         "--sim",
         "l4-24gb:2",
-        "--default-project",
-        "lab",
-        "--default-project",
-        "ana=vision",
+        "--set",
+        "project-rules.default-project={ others = \"lab\", ana = \"vision\" }",
     ];
     let home = Home::started(&words);
     let client = home.connect();
@@ -199,9 +193,10 @@ async fn a_required_project_is_named_by_the_submission_or_by_a_default() {
     let words = [
         "--sim",
         "l4-24gb:2",
-        "--require-project",
-        "--default-project",
-        "ana=vision",
+        "--set",
+        "project-rules.require-project=true",
+        "--set",
+        "project-rules.default-project={ ana = \"vision\" }",
     ];
     let home = Home::started(&words);
     let client = home.connect();

@@ -201,7 +201,7 @@ async fn nobody_is_stopped_before_the_minimum_runtime_and_without_preemption_nob
         Some(EndReason::Completed)
     );
 
-    let (_home, client) = two_projects(&["--no-preemption"]).await;
+    let (_home, client) = two_projects(&["--set", "preemption=off"]).await;
     let over = client.submit(&whole("a", false, PATIENT)).await.unwrap();
     in_state(&client, &over.id, JobState::Running).await;
     let within = client.submit(&whole("b", false, "true")).await.unwrap();

@@ -11,7 +11,7 @@ use rustix::process::geteuid;
 
 use crate::users::{ANA, LEE, as_user};
 
-const TWO: [&str; 5] = ["--system", "--sim", "a100-80gb:2", "--grace", "1s"];
+const TWO: [&str; 5] = ["--system", "--sim", "a100-80gb:2", "--set", "grace=1s"];
 
 fn half(script: &str) -> Submit {
     Submit {

@@ -545,7 +545,13 @@ async fn what_does_not_fit_the_node_is_refused_at_the_start_and_leaves_no_daemon
     for (args, code, words) in [
         (&["--gpus", "3"][..], 2, "GPU 3"),
         (
-            &["--strict-start", "--dynamic-gpus", "--queue", "many=4"],
+            &[
+                "--set",
+                "strict-start=true",
+                "--dynamic-gpus",
+                "--queue",
+                "many=4",
+            ],
             5,
             "many",
         ),

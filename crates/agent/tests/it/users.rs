@@ -395,7 +395,7 @@ fn roles_are_as_the_file_says() {
     let text = format!("operator = [{LEE}]\nviewer = [{KIM}]\nuser = [{ANA}]\nothers = \"none\"\n");
     fs::write(&access, text).unwrap();
     fs::set_permissions(&access, PermissionsExt::from_mode(0o644)).unwrap();
-    let home = system(&["--access", access.to_str().unwrap()]).unwrap();
+    let home = system(&["--set", &format!("listen.access={}", access.display())]).unwrap();
     let code = |answer: Result<(), divvy_api::v1::Error>| answer.err().map(|error| error.code);
     let id = as_user(&home, ANA, async |client| {
         let id = client
@@ -441,7 +441,7 @@ fn to_pass_everybody_takes_the_operators_role() {
     fs::write(access.path(), format!("operator = [{LEE}]")).unwrap();
     fs::set_permissions(access.path(), PermissionsExt::from_mode(0o600)).unwrap();
     let access = access.path().to_str().unwrap();
-    let Some(home) = system(&["--access", access]) else {
+    let Some(home) = system(&["--set", &format!("listen.access={access}")]) else {
         return;
     };
     let with = |priority| Submit {
@@ -549,10 +549,15 @@ fn a_daemon_of_ones_own_lets_nobody_else_in() {
 fn arguments_that_open_too_much_are_refused_before_anything_is_written() {
     let home = Home::empty();
     let wrong: [&[&str]; 4] = [
-        &["--access", "/etc/hostname"],
-        &["--listen", "127.0.0.1:0"],
-        &["--token-file", "/etc/hostname"],
-        &["--listen", "0.0.0.0:0", "--token-file", "/etc/hostname"],
+        &["--set", "listen.access=/etc/hostname"],
+        &["--set", "listen.listen=127.0.0.1:0"],
+        &["--set", "listen.token-file=/etc/hostname"],
+        &[
+            "--set",
+            "listen.listen=0.0.0.0:0",
+            "--set",
+            "listen.token-file=/etc/hostname",
+        ],
     ];
     for words in wrong {
         let said = home.run(&[&["daemon", "--sim", "a100-80gb:1"], words].concat());
@@ -594,7 +599,7 @@ fn values_of_the_environment_are_in_nothing_that_stays() {
 
 #[test]
 fn who_has_a_slice_open_and_is_another_users_is_said_and_keeps_it_from_nobody() {
-    let Some(home) = system(&["--grace", "1s"]) else {
+    let Some(home) = system(&["--set", "grace=1s"]) else {
         return;
     };
     let id = as_user(&home, ANA, async |client| {

@@ -164,7 +164,7 @@ async fn backfill_is_named_where_the_plan_with_it_starts_the_job_and_nowhere_els
         let sooner = client.why(id).await.unwrap().suggestions;
         sooner
             .iter()
-            .any(|text| text == "would start now if the daemon ran with --backfill")
+            .any(|text| text == "would start now if the daemon had the key backfill = true")
     };
     runs(&client, &on(0, 1000)).await;
     let head = client.submit(&on(0, 500)).await.unwrap();
@@ -195,7 +195,7 @@ async fn behind_a_head(client: &Client) -> (String, [String; 3]) {
 
 #[tokio::test]
 async fn with_backfill_young_jobs_that_fill_a_gpu_start_before_one_that_leaves_a_gap() {
-    let home = Home::started(&["--sim", "a100-80gb:2", "--backfill"]);
+    let home = Home::started(&["--sim", "a100-80gb:2", "--set", "backfill=true"]);
     let client = home.connect();
     let (holder, [large, half, other]) = behind_a_head(&client).await;
     cancel(&client, &holder).await;
@@ -206,7 +206,7 @@ async fn with_backfill_young_jobs_that_fill_a_gpu_start_before_one_that_leaves_a
 
 #[tokio::test]
 async fn a_job_that_was_put_first_yields_to_no_other() {
-    let home = Home::started(&["--sim", "a100-80gb:2", "--backfill"]);
+    let home = Home::started(&["--sim", "a100-80gb:2", "--set", "backfill=true"]);
     let client = home.connect();
     let (holder, [large, half, other]) = behind_a_head(&client).await;
     client.change(&large, &top()).await.unwrap();
@@ -625,8 +625,8 @@ fn users_order_and_hold_their_own_jobs_and_operators_everybodys() {
     let access = home.path().join("access.toml");
     fs::write(&access, format!("operator = [{KIM}]")).unwrap();
     fs::set_permissions(&access, PermissionsExt::from_mode(0o600)).unwrap();
-    let access = access.display().to_string();
-    home.start(&["--system", "--sim", "a100-80gb:1", "--access", &access]);
+    let access = format!("listen.access={}", access.display());
+    home.start(&["--system", "--sim", "a100-80gb:1", "--set", &access]);
     let submit = |uid, submit: Submit| {
         as_user(&home, uid, async |client| {
             client.submit(&submit).await.unwrap().id

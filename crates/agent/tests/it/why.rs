@@ -7,7 +7,7 @@ use divvy_testkit::{Home, ended, in_state, quarter};
 use jiff::{SignedDuration, Timestamp};
 
 /// One GPU, and a second to go for whoever is stopped.
-const ONE: [&str; 4] = ["--sim", "l4-24gb:1", "--grace", "1s"];
+const ONE: [&str; 4] = ["--sim", "l4-24gb:1", "--set", "grace=1s"];
 
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
 

@@ -101,7 +101,7 @@ mod tests {
             },
             ..Default::default()
         };
-        let source = Source::new(flags, &[], Some("/c.toml".into()));
+        let source = Source::new(flags, Vec::new(), Some("/c.toml".into()));
         let configured = source.merge(file::parse(text.as_bytes()).unwrap()).unwrap();
         let all: Vec<String> = configured
             .principals()

@@ -52,8 +52,8 @@ fn refused(path: &[&str], message: impl Into<String>, hint: impl Into<String>) -
     }
 }
 
-/// The rules for single values, and for values within a project.
-pub fn values(options: &DaemonOptions) -> Vec<Violation> {
+/// The rules for single values, and for values within a project. `is_set` tells whether a key has a value of its own.
+pub fn values(options: &DaemonOptions, is_set: &dyn Fn(&[String]) -> bool) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut names = BTreeSet::new();
     for (index, queue) in options.queues.iter().enumerate() {
@@ -120,6 +120,14 @@ pub fn values(options: &DaemonOptions) -> Vec<Violation> {
     }
     for (name, project) in &options.projects {
         project_of(name.as_str(), project, &mut found);
+        let quota = ["projects", name.as_str(), "quota"];
+        if !is_set(&quota.map(str::to_owned)) {
+            found.push(refused(
+                &quota[..2],
+                "the quota of the project is missing",
+                "add quota = 2.5, or quota = 0 for a project without guaranteed GPUs",
+            ));
+        }
     }
     found
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -55,6 +55,20 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
+    /// A problem of a whole file.
+    pub(super) fn of_whole(path: &Path, message: String, hint: Option<String>) -> Self {
+        Self {
+            path: path.to_owned(),
+            code: ErrorCode::Usage,
+            problems: vec![Problem {
+                place: None,
+                key: None,
+                message,
+                hint,
+            }],
+        }
+    }
+
     /// The problem as one error, with its place in the message and in the details.
     pub fn error_of(&self, problem: &Problem) -> Error {
         let key = match &problem.key {
@@ -138,7 +152,7 @@ impl From<&ConfigError> for Error {
 }
 
 /// A file that was understood.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parsed {
     pub options: DaemonOptions,
     pub places: Places,
@@ -152,29 +166,55 @@ pub type Places = BTreeMap<Vec<String>, Place>;
 /// # Errors
 /// All problems, in the order of the file.
 pub fn parse(text: &[u8]) -> Result<Parsed, Vec<Problem>> {
-    let tree = Tree::parse(text, &|path| match keys::find(path) {
+    Tree::parse(text, &known)?
+        .read(|options: &DaemonOptions, places| {
+            check::values(options, &|path| places.contains_key(path))
+        })
+        .map(|(options, places)| Parsed { options, places })
+}
+
+/// What a path of the configuration file is.
+fn known(path: &[String]) -> Known {
+    match keys::find(path) {
         Some(_) => Known::Key,
         None if KEYS.iter().any(|key| key.below(path).is_some()) => Known::Table,
         None => Known::Not(unknown(path)),
-    })?;
-    tree.read(|options: &DaemonOptions, places| {
-        let mut found = check::values(options);
-        for name in options.projects.keys() {
-            let project = ["projects".to_owned(), name.to_string()];
-            let quota = [&project[..], &["quota".to_owned()]].concat();
-            if !places.contains_key(&quota) {
-                found.push(Violation {
-                    path: project.to_vec(),
-                    index: None,
-                    message: "the quota of the project is missing".to_owned(),
-                    hint: "add quota = 2.5, or quota = 0 for a project without guaranteed GPUs"
-                        .to_owned(),
-                });
-            }
-        }
-        found
+    }
+}
+
+/// Parses one line `KEY = VALUE`, without the rules for values.
+///
+/// # Errors
+/// The first problem.
+fn parse_line(line: &str) -> Result<toml::Table, Problem> {
+    let first = |problems: Vec<Problem>| problems.into_iter().next();
+    let read = Tree::parse(line.as_bytes(), &known)
+        .and_then(|tree| tree.read(|_: &DaemonOptions, _| Vec::new()));
+    match (read.err().and_then(first), line.parse()) {
+        (None, Ok(table)) => Ok(table),
+        (Some(problem), _) => Err(problem),
+        (None, Err(error)) => Err(Problem {
+            place: None,
+            key: None,
+            message: error.to_string(),
+            hint: None,
+        }),
+    }
+}
+
+/// Parses a value as the file writes it. A word that is no such value is text: `10s` is `"10s"`.
+///
+/// # Errors
+/// What is wrong with the key or the value.
+pub fn parse_value(key: &str, value: &str) -> Result<toml::Table, Problem> {
+    let line = format!("{key} = {value}");
+    parse_line(&line).or_else(|problem| {
+        let text = format!("{key} = {}", toml::Value::from(value));
+        parse_line(&text).map_err(|of_text| match line.parse::<toml::Table>() {
+            Ok(_) => problem,
+            Err(_) => of_text,
+        })
     })
-    .map(|(options, places)| Parsed { options, places })
 }
 
 /// Parses a file of roles, which has the keys of the table `[roles]`.
@@ -220,7 +260,9 @@ fn unknown(path: &[String]) -> Option<String> {
     if let Some((_, nearest)) = nearest {
         return Some(format!("did you mean `{nearest}`?"));
     }
-    let flag = KEYS.iter().find(|key| key.flags.contains(&name.as_str()));
+    let flag = KEYS
+        .iter()
+        .find(|key| key.flags.contains(&name.as_str()) || key.former.contains(&name.as_str()));
     let elsewhere = KEYS
         .iter()
         .find(|key| !key.name.contains('*') && key.name.rsplit('.').next() == Some(name));

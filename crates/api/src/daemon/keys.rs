@@ -1,6 +1,8 @@
-//! The keys of a configuration file: the flags that stand for each, and whether a reload applies a change.
+//! The keys of a configuration file: one table for the parser, `--set`, the documentation and the commented file.
 
-use super::DaemonOptions;
+use std::collections::BTreeMap;
+
+use super::{ClearMlOptions, DaemonOptions, ProjectOptions, RoleOptions};
 
 /// When a changed value takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,18 +27,20 @@ impl Applies {
 pub struct Key {
     /// With the names of its tables: `limits.max-jobs`. A part `*` is any name.
     pub name: &'static str,
-    /// Flags of `divvy daemon` whose value takes precedence, without the dashes.
-    pub flags: &'static [&'static str],
     pub applies: Applies,
-    copy: fn(&mut DaemonOptions, &DaemonOptions),
+    /// Flags of `divvy daemon` that set it besides `--set`, without the dashes.
+    pub flags: &'static [&'static str],
+    /// Flags of former versions, which name the key now.
+    pub former: &'static [&'static str],
+    /// The form of its value, in Markdown.
+    pub form: &'static str,
+    /// A value as the file writes it; empty for a key whose default shows one.
+    pub example: &'static str,
+    /// What it does, in Markdown with links from docs/.
+    pub meaning: &'static str,
 }
 
 impl Key {
-    /// Copies the value of this key.
-    pub fn copy(&self, to: &mut DaemonOptions, from: &DaemonOptions) {
-        (self.copy)(to, from);
-    }
-
     /// Whether `path` is this key.
     pub fn is(&self, path: &[String]) -> bool {
         let mut parts = self.name.split('.');
@@ -52,6 +56,18 @@ impl Key {
             .all(|name| parts.next().is_some_and(|part| part == "*" || part == name))
             .then(|| parts.next())?
     }
+
+    /// The meaning without the addresses of its links.
+    pub fn words(&self) -> String {
+        let mut words = String::new();
+        let mut rest = self.meaning;
+        while let Some((text, link)) = rest.split_once("](") {
+            let (before, label) = text.rsplit_once('[').unwrap_or((text, ""));
+            words = words + before + label;
+            rest = link.split_once(')').map_or("", |(_, rest)| rest);
+        }
+        words + rest
+    }
 }
 
 /// The entry of a key.
@@ -59,177 +75,168 @@ pub fn find(path: &[String]) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.is(path))
 }
 
-macro_rules! key {
-    ($name:literal, $flags:expr, $applies:ident, $($field:ident).+) => {
-        Key {
+/// The key that the flag of a former version set.
+pub fn of_former(flag: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.former.contains(&flag))
+}
+
+/// The keys with their defaults, as the file writes them; `None` for a key that is off.
+pub fn defaults() -> impl Iterator<Item = (&'static Key, Option<String>)> {
+    let options = DaemonOptions {
+        clearml: Some(ClearMlOptions::default()),
+        roles: Some(RoleOptions::default()),
+        projects: "*".parse().map_or_else(
+            |_| BTreeMap::new(),
+            |any| [(any, ProjectOptions::default())].into(),
+        ),
+        ..DaemonOptions::default()
+    };
+    let values = super::source::flat(&options);
+    KEYS.iter().map(move |key| {
+        let value = values.iter().find(|(path, _)| key.is(path));
+        (key, value.map(|(_, value)| value.to_string()))
+    })
+}
+
+macro_rules! keys {
+    ($($name:literal $applies:ident [$($flag:literal)*] [$($former:literal)*] $form:literal, $example:literal, $meaning:literal;)+) => {
+        /// Every key, in the order of the documentation.
+        pub const KEYS: &[Key] = &[$(Key {
             name: $name,
-            flags: &$flags,
             applies: Applies::$applies,
-            copy: |to, from| to.$($field).+.clone_from(&from.$($field).+),
-        }
+            flags: &[$($flag),*],
+            former: &[$($former),*],
+            form: $form,
+            example: $example,
+            meaning: $meaning,
+        }),+];
     };
 }
 
-macro_rules! clearml {
-    ($name:literal, $flags:expr, $field:ident) => {
-        Key {
-            name: $name,
-            flags: &$flags,
-            applies: Applies::Restart,
-            copy: |to, from| {
-                if let Some(from) = &from.clearml {
-                    let to = to.clearml.get_or_insert_default();
-                    to.$field.clone_from(&from.$field);
-                }
-            },
-        }
-    };
+keys! {
+    "gpus" Restart ["gpus"] [] r#"`"all"`, or a list: `"0,2"`, `"0-3"`, UUIDs"#, "",
+        "GPUs to serve. Indices mean the GPUs that had them when the list was [first used](admin.md#other-gpus-after-a-boot).";
+    "strict-start" Restart [] ["strict-start"] "`true`, `false`", "",
+        "Refuse to start without each of these GPUs, or with a queue that no GPU here can serve.";
+    "queues" Reload ["queue"] [] r#"array of `"NAME"` and `"NAME=AMOUNT"`"#, r#"["half=0.5", "whole=1"]"#,
+        "Queues in the order in which the daemon serves them. With an amount, each job of the queue gets it: `0.25`, `2`, `1-4`, `2g.10gb`. The daemon appends the queue `default`.";
+    "order" Reload ["order-fairness"] [] r#"`"strict"`, `"fairness"`"#, "",
+        "Order in which the daemon takes jobs from queues. `fairness`: one job from each queue in turn.";
+    "backfill" Reload [] ["backfill"] "`true`, `false`", "",
+        "Start a later job early if that cannot delay the first pending one; [jobs that fill a GPU](decisions/018-backfill-never-delays-the-head.md) go first.";
+    "preemption" Reload [] ["no-preemption"] r#"`"on"`, `"off"`"#, "",
+        "Whether jobs over quota give way to jobs within quota.";
+    "sim" Restart ["sim"] [] r#"`"MODEL:N"`"#, r#""a100-80gb:1""#,
+        "Simulated GPUs in place of real ones.";
+    "grace" Reload [] ["grace"] "duration", "",
+        "Time from SIGTERM to SIGKILL when the daemon stops a job.";
+    "idle" Reload [] ["idle-timeout" "idle-action"] "`{ after = DURATION, action = ACTION }`", r#"{ after = "2h", action = "notify" }"#,
+        r#"Rule for jobs that do not use their GPUs; the action is `"notify"` (default), `"suspend"` or `"cancel"`."#;
+    "on-bypass" Reload [] ["on-bypass"] r#"`"warn"`, `"deny"`, `"kill"`"#, r#""kill""#,
+        "Action for a job that bypasses the limiter. Without the key, the system's daemon kills, and a user's daemon warns.";
+    "device-nodes" Restart [] ["device-nodes"] r#"`"open"`, `"jobs"`"#, "",
+        "Users' programs that may open the GPUs' [device nodes](admin.md#device-nodes): all, or those of jobs only. Only the system's daemon can restrict them.";
+    "claims-only" Reload [] ["claims-only"] "`true`, `false`", "",
+        "[Another scheduler](integrators.md#a-node-of-an-engine) assigns the GPUs: only its slices get them, and `run` and `submit` need the role admin. Only the system's daemon can.";
+    "refuse-user-namespaces" Reload [] ["user-namespaces"] "`true`, `false`", "",
+        "Refuse user namespaces in jobs. Only the system's daemon can.";
+    "listen.beside-system" Restart [] ["beside-system"] "`true`, `false`", "",
+        "Serve the machine's GPUs although the system's daemon serves them too.";
+    "listen.access" Reload [] ["access"] "absolute path", r#""/etc/divvy/access.toml""#,
+        "A file of roles, in place of the table `[roles]`.";
+    "listen.listen" Restart [] ["listen"] r#"`"ADDRESS:PORT"`"#, r#""127.0.0.1:7070""#,
+        "Address of the TCP listener, on a loopback interface.";
+    "listen.token-file" Restart [] ["token-file"] "absolute path", r#""/etc/divvy/token""#,
+        "File with the token of TCP clients.";
+    "listen.web-hosts" Restart [] ["web-host"] r#"array of `"NAME"` or `"NAME:PORT"`"#, r#"["lab1.example"]"#,
+        "Names under which browsers and proxies reach the TCP listener, besides [addresses in numbers](web.md#which-requests-pass).";
+    "limits.max-jobs" Reload [] ["max-jobs"] "number from 1", "",
+        "Jobs of one user that have not ended.";
+    "limits.max-texts" Reload [] ["max-texts"] r#"size from 1M, or `"none"`"#, "",
+        "Texts of these jobs: commands, environments, secrets.";
+    "limits.log-size" Reload [] ["log-size"] r#"size from 1M, or `"none"`"#, "",
+        "Log of one job; it keeps the end of the output. A change holds for jobs that start later.";
+    "project-rules.require-project" Reload [] ["require-project"] "`true`, `false`", "",
+        "Refuse a job without a project.";
+    "project-rules.default-project" Reload [] ["default-project"] "name, or a table of names", r#"{ others = "lab", ana = "vision", "@nlp" = "nlp" }"#,
+        "Project of jobs that name none.";
+    "project-rules.max-gpus" Reload [] ["max-gpus-per-user"] r#"number or `"none"`, or a table of them"#, "{ others = 2, ana = 4 }",
+        "The most GPUs that the jobs of one user hold together.";
+    "retention.jobs-for" Reload [] ["keep"] "duration", "",
+        "Age at which the daemon deletes ended jobs, their folders and events.";
+    "retention.max-jobs" Reload [] ["keep-jobs"] "number", "",
+        "Ended jobs of each user, the newest first.";
+    "retention.max-log-bytes" Reload [] ["keep-logs"] r#"size from 1M, or `"none"`"#, "",
+        "Files of each user's ended jobs; beyond it the oldest logs go.";
+    "retention.usage-for" Reload [] ["keep-usage"] "duration", "",
+        "Age at which the daemon deletes usage records.";
+    "containers.docker" Reload ["docker" "podman"] [] "`true`, `false`", "",
+        "Run submitted jobs in containers.";
+    "containers.default" Reload ["docker"] [] "`{ image = IMAGE, arguments = [FLAGS] }`", r#"{ image = "nvidia/cuda:12.3.2-base-ubuntu22.04", arguments = ["--shm-size=8g"] }"#,
+        "The container of jobs that name none, with flags of `docker run`, one word each.";
+    "containers.deny-unlimited" Reload [] ["on-unlimited-image"] "`true`, `false`", "",
+        "Refuse to start images with programs that the limiter cannot limit.";
+    "containers.cdi-dir" Reload [] ["cdi-dir"] "absolute path", r#""/etc/cdi""#,
+        "Folder of CDI files; with it, slices become CDI devices.";
+    "clearml.config-file" Restart ["config-file"] [] "absolute path", r#""/home/ana/clearml.conf""#,
+        "A file with the server's address and keys.";
+    "clearml.create-queue" Restart ["create-queue"] [] "`true`, `false`", "",
+        "Create queues that the server does not have.";
+    "clearml.dynamic" Restart ["dynamic-gpus"] [] "`true`, `false`", "",
+        "Each task has a slot of its own. Otherwise one task runs at a time, on all GPUs.";
+    "clearml.docker" Restart ["docker" "podman"] [] "array of an image and flags", r#"["nvidia/cuda:12.3.2-base-ubuntu22.04"]"#,
+        "Image of tasks that name none. Without it, tasks run as processes.";
+    "clearml.uptime" Restart ["uptime"] [] r#"array of hours: `"17-20 TUE"`"#, r#"["17-20 TUE"]"#,
+        "Hours in which the daemon takes tasks.";
+    "clearml.downtime" Restart ["downtime"] [] "array of hours", "",
+        "Hours in which it takes none.";
+    "clearml.polling-interval" Restart ["polling-interval"] [] "number of seconds from 5", "5",
+        "Time between polls of the server's queues; 5 without the key.";
+    "clearml.slot-tags" Restart ["child-report-tags"] [] "array of tags", "",
+        "Tags of the workers that run tasks.";
+    "clearml.keep-children" Restart [] ["keep-children"] "`true`, `false`", "",
+        "Keep tasks running when the daemon stops.";
+    "clearml.agent" Restart [] ["clearml-agent"] "array of a program and arguments", r#"["clearml-agent"]"#,
+        "Program that runs tasks without containers; `clearml-agent` without the key.";
+    "clearml.project-by" Restart [] ["clearml-project-by"] r#"`"user"`, `"project"`, `"none"`, or an absolute path"#, r#""none""#,
+        "How a task gets its Divvy project.";
+    "clearml.current-version" Restart ["force-current-version"] [] "`true`, `false`", "",
+        "Containers install this machine's version of the stock agent.";
+    "clearml.podman" Restart ["podman"] [] "`true`, `false`", "",
+        "Use Podman as container engine.";
+    "roles.admin" Reload [] [] r#"array of users and `"@groups"`"#, r#"["ana", "@wheel"]"#,
+        "Users by name or number, groups with `@`. The highest role of a user counts.";
+    "roles.operator" Reload [] [] "array of users and groups", "[1004]",
+        "Users who see and change the jobs of all users.";
+    "roles.user" Reload [] [] "array of users and groups", "",
+        "Users who submit jobs, and see and change their own.";
+    "roles.viewer" Reload [] [] "array of users and groups", r#"["@students"]"#,
+        "Users who see, and change nothing.";
+    "roles.engine" Reload [] [] "array of users and groups", r#"["ray"]"#,
+        "Users of another scheduler, which hold slices for all users, and release those that they created. They have the role user at least.";
+    "roles.others" Reload [] [] r#"`"none"`, `"viewer"`, `"user"`, `"operator"`, `"admin"`"#, "",
+        "Role of users that no list names; with `none` the daemon refuses them.";
+    "roles.commands" Reload [] [] r#"`"owner"`, `"all"`"#, "",
+        "Users who see the commands of jobs: owner and operators, or all.";
+    "roles.containers" Reload [] [] r#"a role, or `{ role = ROLE, as = "submitter", mounts = [FOLDERS] }`"#, "",
+        "The least role that may run containers. With the table, users below `admin` run them [as themselves](containers.md#containers-for-ordinary-users).";
+    "projects.*.quota" Reload [] [] "number of GPUs: `2.5`", "2.5",
+        "Guaranteed GPUs. Every project of the file needs this key.";
+    "projects.*.quota-memory" Reload [] [] r#"size, or `"none"`"#, "",
+        "Guaranteed GPU memory.";
+    "projects.*.weight" Reload [] [] "number", "2",
+        "Weight for the GPUs beyond all quotas; without the key, as its quota.";
+    "projects.*.limit" Reload [] [] r#"number of GPUs, or `"none"`"#, "4",
+        "Most GPUs at once.";
+    "projects.*.limit-memory" Reload [] [] r#"size, or `"none"`"#, "",
+        "Most GPU memory at once.";
+    "projects.*.priority" Reload [] [] "number", "",
+        "Projects of higher priority are served first.";
+    "projects.*.min-runtime" Reload [] [] "duration", r#""10m""#,
+        "The daemon preempts its jobs only after this time.";
+    "projects.*.members" Reload [] [] r#"array of users and `"@groups"`"#, r#"["ana", "@vision"]"#,
+        "Users who may submit to it; empty: every user.";
 }
-
-/// A key without a flag.
-macro_rules! file_only {
-    ($name:literal) => {
-        Key {
-            name: $name,
-            flags: &[],
-            applies: Applies::Reload,
-            copy: |_, _| {},
-        }
-    };
-}
-
-/// Every key, in the order of the documentation.
-pub const KEYS: &[Key] = &[
-    key!("gpus", ["gpus"], Restart, gpus),
-    key!("strict-start", ["strict-start"], Restart, strict_start),
-    key!("queues", ["queue"], Reload, queues),
-    key!("order", ["order-fairness"], Reload, order),
-    key!("backfill", ["backfill"], Reload, backfill),
-    key!("preemption", ["no-preemption"], Reload, preemption),
-    key!("sim", ["sim"], Restart, sim),
-    key!("grace", ["grace"], Reload, grace),
-    key!("idle", ["idle-timeout"], Reload, idle),
-    key!("on-bypass", ["on-bypass"], Reload, on_bypass),
-    key!("device-nodes", ["device-nodes"], Restart, device_nodes),
-    key!("claims-only", ["claims-only"], Reload, claims_only),
-    key!(
-        "refuse-user-namespaces",
-        ["user-namespaces"],
-        Reload,
-        refuse_user_namespaces
-    ),
-    key!(
-        "listen.beside-system",
-        ["beside-system"],
-        Restart,
-        listen.beside_system
-    ),
-    key!("listen.access", ["access"], Reload, listen.access),
-    key!("listen.listen", ["listen"], Restart, listen.listen),
-    key!(
-        "listen.token-file",
-        ["token-file"],
-        Restart,
-        listen.token_file
-    ),
-    key!("listen.web-hosts", ["web-host"], Restart, listen.web_hosts),
-    key!("limits.max-jobs", ["max-jobs"], Reload, limits.max_jobs),
-    key!("limits.max-texts", ["max-texts"], Reload, limits.max_texts),
-    key!("limits.log-size", ["log-size"], Reload, limits.log_size),
-    key!(
-        "project-rules.require-project",
-        ["require-project"],
-        Reload,
-        project_rules.require_project
-    ),
-    key!(
-        "project-rules.default-project",
-        ["default-project"],
-        Reload,
-        project_rules.default_project
-    ),
-    key!(
-        "project-rules.max-gpus",
-        ["max-gpus-per-user"],
-        Reload,
-        project_rules.max_gpus
-    ),
-    key!("retention.jobs-for", ["keep"], Reload, retention.jobs_for),
-    key!(
-        "retention.max-jobs",
-        ["keep-jobs"],
-        Reload,
-        retention.max_jobs
-    ),
-    key!(
-        "retention.max-log-bytes",
-        ["keep-logs"],
-        Reload,
-        retention.max_log_bytes
-    ),
-    key!(
-        "retention.usage-for",
-        ["keep-usage"],
-        Reload,
-        retention.usage_for
-    ),
-    key!(
-        "containers.docker",
-        ["docker", "podman"],
-        Reload,
-        containers.docker
-    ),
-    key!("containers.default", ["docker"], Reload, containers.default),
-    key!(
-        "containers.deny-unlimited",
-        ["on-unlimited-image"],
-        Reload,
-        containers.deny_unlimited
-    ),
-    key!(
-        "containers.cdi-dir",
-        ["cdi-dir"],
-        Reload,
-        containers.cdi_dir
-    ),
-    clearml!("clearml.config-file", ["config-file"], config_file),
-    clearml!("clearml.create-queue", ["create-queue"], create_queue),
-    clearml!("clearml.dynamic", ["dynamic-gpus"], dynamic),
-    clearml!("clearml.docker", ["docker", "podman"], docker),
-    clearml!("clearml.uptime", ["uptime"], uptime),
-    clearml!("clearml.downtime", ["downtime"], downtime),
-    clearml!(
-        "clearml.polling-interval",
-        ["polling-interval"],
-        polling_interval
-    ),
-    clearml!("clearml.slot-tags", ["child-report-tags"], slot_tags),
-    clearml!("clearml.keep-children", ["keep-children"], keep_children),
-    clearml!("clearml.agent", ["clearml-agent"], agent),
-    clearml!("clearml.project-by", ["clearml-project-by"], project_by),
-    clearml!(
-        "clearml.current-version",
-        ["force-current-version"],
-        current_version
-    ),
-    clearml!("clearml.podman", ["podman"], podman),
-    file_only!("roles.admin"),
-    file_only!("roles.operator"),
-    file_only!("roles.user"),
-    file_only!("roles.viewer"),
-    file_only!("roles.engine"),
-    file_only!("roles.others"),
-    file_only!("roles.commands"),
-    file_only!("roles.containers"),
-    file_only!("projects.*.quota"),
-    file_only!("projects.*.quota-memory"),
-    file_only!("projects.*.weight"),
-    file_only!("projects.*.limit"),
-    file_only!("projects.*.limit-memory"),
-    file_only!("projects.*.priority"),
-    file_only!("projects.*.min-runtime"),
-    file_only!("projects.*.members"),
-];
 
 /// The path of a key as the file writes it: parts that are no bare keys have quotes.
 pub fn written(path: &[String]) -> String {
@@ -261,9 +268,15 @@ mod tests {
     use crate::daemon::{
         ClearMlOptions, Commands, ContainerOptions, Containers, DeviceNodes, LimitOptions,
         ListenOptions, Others, PerUser, ProjectOptions, ProjectRules, RetentionPolicy, Role,
-        RoleOptions,
+        RoleOptions, Setting, Source,
     };
     use crate::v1::{Container, Idle, IdleAction};
+
+    fn for_all<T>(value: T) -> PerUser<T> {
+        let mut rule = PerUser::default();
+        rule.insert("others", value).unwrap();
+        rule
+    }
 
     /// Options in which every field has a value: a new field does not compile until it is here.
     pub fn full() -> DaemonOptions {
@@ -302,8 +315,8 @@ mod tests {
             },
             project_rules: ProjectRules {
                 require_project: true,
-                default_project: PerUser::from_words(&["lab"]).unwrap(),
-                max_gpus: PerUser::from_words(&["2"]).unwrap(),
+                default_project: for_all("lab".parse().unwrap()),
+                max_gpus: for_all("2".parse().unwrap()),
             },
             retention: RetentionPolicy {
                 jobs_for: Duration::from_secs(1),
@@ -385,64 +398,77 @@ mod tests {
         assert_eq!(listed.len(), KEYS.len(), "a key is listed twice");
     }
 
-    /// A row of docs/config.md for each key: when a change applies, its flags, and its default.
+    /// A row of docs/config.md for each key. With `DIVVY_RECORD=1` the page gets the rows of the table.
     #[test]
-    fn the_documentation_has_a_row_for_each_key() {
+    fn the_page_of_the_configuration_file_has_the_row_of_each_key() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/config.md");
-        let text = std::fs::read_to_string(path).unwrap();
-        let rows: Vec<Vec<&str>> = text
-            .lines()
-            .filter_map(|line| line.strip_prefix("| `")?.strip_suffix(" |"))
-            .map(|line| line.split(" | ").map(str::trim).collect())
-            .filter(|row: &Vec<&str>| row.len() == 6)
-            .collect();
-        let defaults = DaemonOptions {
-            clearml: Some(ClearMlOptions::default()),
-            roles: Some(RoleOptions::default()),
-            projects: [("*".parse().unwrap(), ProjectOptions::default())].into(),
-            ..DaemonOptions::default()
-        };
-        let defaults = crate::daemon::source::flat(&defaults);
+        let page = std::fs::read_to_string(path).unwrap();
         let mut described = Vec::new();
-        for row in &rows {
-            let name = row[0].trim_end_matches('`');
-            described.push(name);
-            let key = KEYS.iter().find(|key| key.name == name);
-            let key = key.unwrap_or_else(|| panic!("{name} is not a key"));
-            let flags: Vec<String> = key.flags.iter().map(|flag| format!("`--{flag}`")).collect();
-            let default = defaults.get(&name.replace('.', "\u{0}"));
-            let default = default
-                .map(|value| format!("`{value}`"))
-                .unwrap_or_default();
-            let expected = [default, key.applies.name().to_owned(), flags.join(", ")];
-            assert_eq!(row[2..5], expected, "{name}");
+        let mut expected = String::new();
+        for line in page.lines() {
+            let name = line
+                .strip_prefix("| `")
+                .and_then(|rest| rest.split_once('`'));
+            let of_name = name.and_then(|(name, _)| defaults().find(|(key, _)| key.name == name));
+            match of_name {
+                Some((key, default)) => {
+                    described.push(key.name);
+                    let code = |text: String| format!("`{text}`");
+                    let flags = key.flags.iter().map(|flag| code(format!("--{flag}")));
+                    let cells = [
+                        code(key.name.to_owned()),
+                        key.form.to_owned(),
+                        default.map(code).unwrap_or_default(),
+                        key.applies.name().to_owned(),
+                        flags.collect::<Vec<_>>().join(", "),
+                        key.meaning.to_owned(),
+                    ];
+                    expected += &format!("| {} |\n", cells.join(" | "));
+                }
+                None => expected += &format!("{line}\n"),
+            }
         }
         let listed: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
         assert_eq!(described, listed);
+        if std::env::var_os("DIVVY_RECORD").is_some() {
+            std::fs::write(path, &expected).unwrap();
+        } else {
+            assert_eq!(page, expected, "DIVVY_RECORD=1 writes the rows anew");
+        }
     }
 
     #[test]
-    fn each_entry_with_a_flag_copies_its_own_value_alone() {
-        let from = full();
-        for key in KEYS.iter().filter(|key| !key.flags.is_empty()) {
-            let mut to = DaemonOptions::default();
-            key.copy(&mut to, &from);
-            let mut found = BTreeSet::new();
-            let (before, after) = (DaemonOptions::default(), to);
-            let flat = |options: &DaemonOptions| {
-                crate::daemon::source::flat(options)
-                    .into_iter()
-                    .collect::<Vec<_>>()
+    fn a_meaning_without_its_links_is_plain_text() {
+        for key in KEYS {
+            let words = key.words();
+            assert!(!words.contains("](") && !words.contains(".md"), "{words}");
+        }
+        let words = |name: &str| KEYS.iter().find(|key| key.name == name).unwrap().words();
+        assert!(words("device-nodes").contains("the GPUs' device nodes: all"));
+        assert!(words("claims-only").starts_with("Another scheduler assigns"));
+    }
+
+    /// The value of each key of [`full`], as a file and as `--set` write it.
+    #[test]
+    fn a_value_of_the_command_line_gives_the_options_that_the_file_gives() {
+        let values = crate::daemon::source::flat(&full());
+        for (path, value) in &values {
+            let key = written(path);
+            let merged = |settings| {
+                let source = Source::new(DaemonOptions::default(), settings, None);
+                source.merged(DaemonOptions::default()).unwrap()
             };
-            for entry in flat(&after) {
-                if !flat(&before).contains(&entry) {
-                    found.insert(entry.0.replace('\u{0}', "."));
-                }
+            let set = Setting::parse(&format!("{key}={value}")).unwrap();
+            assert_eq!(set.len(), 1, "{key}");
+            let by_set = merged(set);
+            let file: DaemonOptions = toml::from_str(&format!("{key} = {value}")).unwrap();
+            assert_eq!(by_set, file, "{key}");
+            assert_ne!(by_set, DaemonOptions::default(), "{key}");
+            // A word without quotes is text.
+            if let toml::Value::String(word) = value {
+                let bare = Setting::parse(&format!("{key}={word}")).unwrap();
+                assert_eq!(merged(bare), file, "{key}");
             }
-            // The table appears with its defaults.
-            let is_own = |path: &String| path == key.name || path.starts_with("clearml.");
-            assert!(found.contains(key.name), "{}: {found:?}", key.name);
-            assert!(found.iter().all(is_own), "{}: {found:?}", key.name);
         }
     }
 }

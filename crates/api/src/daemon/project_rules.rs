@@ -78,8 +78,6 @@ impl<T> Default for PerUser<T> {
 pub enum RuleError {
     #[error("{0:?}: not a user, a user's number, or a group with @")]
     Principal(String),
-    #[error("{0}")]
-    Value(String),
     #[error("{0} is there twice")]
     Twice(String),
     #[error("more than {MOST_ENTRIES} entries")]
@@ -142,50 +140,26 @@ impl<T> PerUser<T> {
         own.or_else(of_groups).or(self.others.as_ref())
     }
 
-    /// Adds an entry: `key` as in the file, or `None` for all others.
+    /// Adds an entry: `key` as in the file.
     ///
     /// # Errors
     /// [`RuleError`] for a key that names nothing, or a second value of one key.
-    pub fn insert(&mut self, key: Option<&str>, value: T) -> Result<(), RuleError> {
+    pub fn insert(&mut self, key: &str, value: T) -> Result<(), RuleError> {
         if self.entries.len() >= MOST_ENTRIES {
             return Err(RuleError::TooMany);
         }
-        let key = key.filter(|key| *key != OTHERS);
         let before = match key {
-            None => self.others.replace(value),
-            Some(key) => self.entries.insert(principal(key)?, value),
+            OTHERS => self.others.replace(value),
+            key => self.entries.insert(principal(key)?, value),
         };
         match before {
-            Some(_) => Err(RuleError::Twice(key.unwrap_or(OTHERS).to_owned())),
+            Some(_) => Err(RuleError::Twice(key.to_owned())),
             None => Ok(()),
         }
     }
-
-    /// Reads the words of a flag: `VALUE` for all others, `USER=VALUE`, `@GROUP=VALUE`.
-    ///
-    /// # Errors
-    /// [`RuleError`].
-    pub fn from_words<S: AsRef<str>>(words: &[S]) -> Result<Self, RuleError>
-    where
-        T: FromStr<Err: fmt::Display>,
-    {
-        let mut rule = Self::default();
-        for word in words.iter().map(AsRef::as_ref) {
-            let (key, value) = match word.split_once('=') {
-                Some((key, value)) => (Some(key), value),
-                None => (None, word),
-            };
-            let value = value.parse::<T>();
-            rule.insert(
-                key,
-                value.map_err(|error| RuleError::Value(error.to_string()))?,
-            )?;
-        }
-        Ok(rule)
-    }
 }
 
-/// The key of a table or of a flag. Keys of TOML are texts, so a number is one as a text.
+/// The key of a table. Keys of TOML are texts, so a number is one as a text.
 fn principal(text: &str) -> Result<Principal, RuleError> {
     if !divvy_core::is_account_name(text) {
         return Err(RuleError::Principal(text.to_owned()));
@@ -321,7 +295,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for PerUser<T> {
                 let entries = BTreeMap::<String, T>::deserialize(MapAccessDeserializer::new(map))?;
                 let mut rule = PerUser::default();
                 for (key, value) in entries {
-                    rule.insert(Some(&key), value).map_err(A::Error::custom)?;
+                    rule.insert(&key, value).map_err(A::Error::custom)?;
                 }
                 Ok(rule)
             }
@@ -401,39 +375,6 @@ mod tests {
     }
 
     #[test]
-    fn flags_say_the_same_as_a_table() {
-        let words = ["2", "ana=4", "@staff=8.5", "1004=none"];
-        let file = rules("max-gpus = { others = 2, ana = 4, \"@staff\" = 8.5, 1004 = \"none\" }");
-        assert_eq!(PerUser::from_words(&words), Ok(file.unwrap().max_gpus));
-        let words = ["lab", "@domain users=my project"];
-        let file =
-            rules("default-project = { others = \"lab\", \"@domain users\" = \"my project\" }");
-        assert_eq!(
-            PerUser::from_words(&words),
-            Ok(file.unwrap().default_project)
-        );
-        for wrong in [
-            "",
-            "x",
-            "=1",
-            "@=1",
-            "@ a=1",
-            "a b=1",
-            "ana=0.0005",
-            "ana=-1",
-        ] {
-            assert!(
-                PerUser::<GpuLimit>::from_words(&[wrong]).is_err(),
-                "{wrong}"
-            );
-        }
-        for twice in [["1", "2"], ["ana=1", "ana=2"], ["1", "others=2"]] {
-            let error = PerUser::<GpuLimit>::from_words(&twice).unwrap_err();
-            assert!(matches!(error, RuleError::Twice(_)), "{twice:?}");
-        }
-    }
-
-    #[test]
     fn what_is_no_rule_is_refused_with_what_it_should_be() {
         for (wrong, why) in [
             ("max-gpus = -1", "not a number of GPUs"),
@@ -454,10 +395,15 @@ mod tests {
 
     #[test]
     fn a_rule_has_a_bounded_number_of_entries() {
-        let words: Vec<String> = (0..MOST_ENTRIES).map(|nth| format!("u{nth}=1")).collect();
-        assert!(PerUser::<GpuLimit>::from_words(&words).is_ok());
-        let one_more = [&words[..], &["last=1".to_owned()]].concat();
-        let error = PerUser::<GpuLimit>::from_words(&one_more).unwrap_err();
+        let mut rule = PerUser::default();
+        for nth in 0..MOST_ENTRIES {
+            rule.insert(&format!("u{nth}"), GpuLimit::None).unwrap();
+        }
+        let error = rule.insert("last", GpuLimit::None).unwrap_err();
         assert_eq!(error, RuleError::TooMany);
+        let mut rule = PerUser::default();
+        rule.insert("ana", GpuLimit::None).unwrap();
+        let error = rule.insert("ana", GpuLimit::None).unwrap_err();
+        assert_eq!(error, RuleError::Twice("ana".into()));
     }
 }

@@ -1,4 +1,4 @@
-//! Roles of users: the table `[roles]` of the configuration file, and the whole of an `--access` file.
+//! Roles of users: the table `[roles]` of the configuration file, and the whole of the file `listen.access`.
 //!
 //! ```toml
 //! admin    = ["ana", "@wheel"]      # users by name or number, groups with @

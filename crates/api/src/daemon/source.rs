@@ -1,4 +1,4 @@
-//! Where a daemon's options come from: the configuration file, and the flags that win over it.
+//! Where a daemon's options come from: the configuration file, and the values of the command line that win over it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -8,11 +8,12 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use divvy_core::{GpuSelection, QueueName, QueueSpec};
+use serde::Serialize;
 
+use super::DaemonOptions;
 use super::check::{self, Violation};
 use super::file::{self, ConfigError, LARGEST, Parsed, Place, Places, Problem};
 use super::keys::{self, Applies, KEYS, Key};
-use super::{ClearMlOptions, DaemonOptions};
 use crate::home::absolute_folder;
 use crate::v1::{ConfigOrigin, ConfigValue, Error, ErrorCode};
 
@@ -28,20 +29,87 @@ pub enum Origin {
     Default,
     /// The line of the file.
     File(PathBuf, Place),
-    /// The flag with its dashes.
-    Flag(&'static str),
+    /// The flag with its dashes: `--gpus`, or `--set limits.max-jobs`.
+    Flag(String),
 }
 
-/// What a start of the daemon brings: the file's path and the flags. A reload reads the file again.
+/// A key's value from the command line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setting {
+    path: Vec<String>,
+    value: toml::Value,
+    flag: String,
+}
+
+impl Setting {
+    /// Parses `KEY=VALUE` of `--set`: the value as the file writes it, or a text without quotes.
+    ///
+    /// # Errors
+    /// [`ErrorCode::Usage`] with what is wrong, and a hint.
+    pub fn parse(text: &str) -> Result<Vec<Self>, Error> {
+        let shown = format!("--set {text}");
+        let (key, value) = text.split_once('=').ok_or_else(|| {
+            let error = Error::new(ErrorCode::Usage, format!("{shown}: no value"));
+            error.hint("say --set KEY=VALUE: --set backfill=true")
+        })?;
+        let mut settings = Self::of_text(&shown, key.trim(), value)?;
+        for setting in &mut settings {
+            setting.flag = format!("--set {}", keys::written(&setting.path));
+        }
+        Ok(settings)
+    }
+
+    /// The settings of a flag with this text for a key; several for the text of a table.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    pub fn of_text(flag: &str, key: &str, value: &str) -> Result<Vec<Self>, Error> {
+        let table = file::parse_value(key, value).map_err(|problem| {
+            let error = Error::new(ErrorCode::Usage, format!("{flag}: {}", problem.message));
+            error.hint(problem.hint.unwrap_or_else(|| format!("see {flag}")))
+        })?;
+        let set = |(path, value)| Self {
+            path,
+            value,
+            flag: flag.to_owned(),
+        };
+        Ok(leaves(table).into_iter().map(set).collect())
+    }
+
+    /// The settings of a flag with this value for a key.
+    ///
+    /// # Errors
+    /// As [`Self::parse`], and [`ErrorCode::Internal`] for a value that no file can write.
+    pub fn of_flag(flag: &str, key: &str, value: impl Serialize) -> Result<Vec<Self>, Error> {
+        let value = toml::Value::try_from(value)
+            .map_err(|error| Error::new(ErrorCode::Internal, format!("{flag}: {error}")))?;
+        Self::of_text(flag, key, &value.to_string())
+    }
+
+    /// The settings as a file writes them.
+    ///
+    /// # Errors
+    /// [`ErrorCode::Internal`] for settings that contradict each other.
+    pub fn file(settings: &[Self]) -> Result<String, Error> {
+        let mut table = toml::Table::new();
+        for setting in settings {
+            put(&mut table, &setting.path, Some(&setting.value))
+                .map_err(|error| Error::new(ErrorCode::Internal, error.to_string()))?;
+        }
+        Ok(table.to_string())
+    }
+}
+
+/// What a start of the daemon brings: the file's path and the values of the command line. A reload reads the file again.
 #[derive(Clone, Debug, Default)]
 pub struct Source {
     /// `None`: no folder for a file is known.
     path: Option<PathBuf>,
     /// A flag or a variable named the file, so it must exist.
     is_named: bool,
-    flags: DaemonOptions,
-    /// The keys that the flags give.
-    given: Vec<&'static Key>,
+    /// The fields that no file contains.
+    start: DaemonOptions,
+    settings: Vec<Setting>,
 }
 
 /// The options in force.
@@ -55,18 +123,18 @@ pub struct Configured {
 }
 
 impl Source {
-    /// Flags, and the file that is read first.
+    /// The command line, and the file that is read first.
     ///
-    /// `named` is the value of `--config`; `given` contains the names of the given flags, without dashes.
-    pub fn new(flags: DaemonOptions, given: &[&str], named: Option<PathBuf>) -> Self {
+    /// `start` has the fields that no file contains, and `named` is the value of `--config`. The last setting of a key
+    /// wins.
+    pub fn new(start: DaemonOptions, settings: Vec<Setting>, named: Option<PathBuf>) -> Self {
         let var = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        let (path, is_named) = place(flags.listen.system, named, &var);
-        let is_given = |key: &&Key| key.flags.iter().any(|flag| given.contains(flag));
+        let (path, is_named) = place(start.listen.system, named, &var);
         Self {
             path,
             is_named,
-            given: KEYS.iter().filter(is_given).collect(),
-            flags,
+            start,
+            settings,
         }
     }
 
@@ -75,7 +143,7 @@ impl Source {
         self.path.as_deref()
     }
 
-    /// Reads the file and adds the flags.
+    /// Reads the file and adds the settings.
     ///
     /// # Errors
     /// All problems of the file; without those, all values that contradict each other.
@@ -84,7 +152,7 @@ impl Source {
         self.with(parsed)
     }
 
-    /// Adds the flags to a text that was parsed, in place of the file.
+    /// Adds the settings to a text that was parsed, in place of the file.
     ///
     /// # Errors
     /// All values that contradict each other.
@@ -98,19 +166,31 @@ impl Source {
             None => (DaemonOptions::default(), None),
         };
         let mut configured = Configured {
-            options: self.merged(file),
+            options: self.merged(file).map_err(|error| {
+                let path = self.path().unwrap_or(Path::new("divvy daemon"));
+                ConfigError::of_whole(path, error.message().to_owned(), None)
+            })?,
             source: self.clone(),
             places,
         };
         // Only now is it known which queues and GPUs the front end serves.
         let options = &mut configured.options;
         if let Some(clearml) = &mut options.clearml {
-            fill_clearml(clearml, &self.flags, &options.gpus, &options.queues);
+            let names = options.queues.iter().map(|queue| queue.name.to_string());
+            clearml.queues = names.collect();
+            let named = Some(&options.gpus).filter(|gpus| **gpus != GpuSelection::All);
+            // The flag knows its exact words.
+            let words = clearml.gpus.take();
+            clearml.gpus = words.or_else(|| named.map(GpuSelection::to_string));
         }
         if options.queues.is_empty() && options.gives_all_gpus_to_one_job() {
             options.queues = vec![QueueSpec::open(QueueName::default_queue())];
         }
-        let found = check::together(&configured.options);
+        let is_set = |path: &[String]| {
+            configured.is_written(path) || self.settings.iter().any(|one| one.path == path)
+        };
+        let mut found = check::values(&configured.options, &is_set);
+        found.extend(check::together(&configured.options));
         if found.is_empty() {
             return Ok(configured);
         }
@@ -121,7 +201,7 @@ impl Source {
         let Some(path) = &self.path else {
             return Ok(None);
         };
-        let Some(text) = read(path, self.flags.listen.system, self.is_named)? else {
+        let Some(text) = read(path, self.start.listen.system, self.is_named)? else {
             return Ok(None);
         };
         match file::parse(&text) {
@@ -134,35 +214,62 @@ impl Source {
         }
     }
 
-    fn merged(&self, file: DaemonOptions) -> DaemonOptions {
-        let (mut options, flags) = (file, &self.flags);
-        options.detached = flags.detached;
-        options.standby = flags.standby;
-        options.node_pod.clone_from(&flags.node_pod);
-        options.listen.system = flags.listen.system;
-        if let Some(flags) = &flags.clearml {
-            let clearml = options.clearml.get_or_insert_default();
-            clearml.variables.clone_from(&flags.variables);
-            clearml.ignored.clone_from(&flags.ignored);
-        }
-        for key in &self.given {
-            key.copy(&mut options, flags);
-        }
-        options
+    /// The file's options with the settings in place of its values.
+    pub(super) fn merged(&self, file: DaemonOptions) -> Result<DaemonOptions, toml::de::Error> {
+        let changes = self.settings.iter();
+        let mut options = changed(&file, changes.map(|one| (&one.path[..], Some(&one.value))))?;
+        carry(&mut options, &self.start);
+        Ok(options)
     }
 }
 
-/// The front end's queues and GPUs are those of the daemon. The flags know their exact words.
-fn fill_clearml(
-    clearml: &mut ClearMlOptions,
-    flags: &DaemonOptions,
-    gpus: &GpuSelection,
-    queues: &[QueueSpec],
-) {
-    clearml.queues = queues.iter().map(|queue| queue.name.to_string()).collect();
-    let words = flags.clearml.as_ref().and_then(|flags| flags.gpus.clone());
-    let named = Some(gpus).filter(|gpus| **gpus != GpuSelection::All);
-    clearml.gpus = words.or_else(|| named.map(GpuSelection::to_string));
+/// The options with other values at these paths; `None` leaves the key out. Fields that no file contains have defaults.
+fn changed<'a>(
+    options: &DaemonOptions,
+    changes: impl Iterator<Item = (&'a [String], Option<&'a toml::Value>)>,
+) -> Result<DaemonOptions, toml::de::Error> {
+    let mut table = toml::Table::try_from(options).map_err(serde::de::Error::custom)?;
+    for (path, value) in changes {
+        put(&mut table, path, value)?;
+    }
+    table.try_into()
+}
+
+fn put(
+    mut table: &mut toml::Table,
+    path: &[String],
+    value: Option<&toml::Value>,
+) -> Result<(), toml::de::Error> {
+    let Some((name, above)) = path.split_last() else {
+        return Ok(());
+    };
+    for name in above {
+        let inner = table
+            .entry(name)
+            .or_insert_with(|| toml::Table::new().into());
+        let inner = inner.as_table_mut();
+        table = inner.ok_or_else(|| serde::de::Error::custom(format!("{name} is no table")))?;
+    }
+    match value {
+        Some(value) => drop(table.insert(name.clone(), value.clone())),
+        None => drop(table.remove(name)),
+    }
+    Ok(())
+}
+
+/// Copies the fields that no file contains.
+fn carry(to: &mut DaemonOptions, from: &DaemonOptions) {
+    to.detached = from.detached;
+    to.standby = from.standby;
+    to.node_pod.clone_from(&from.node_pod);
+    to.listen.system = from.listen.system;
+    if let Some(from) = &from.clearml {
+        let to = to.clearml.get_or_insert_default();
+        to.queues.clone_from(&from.queues);
+        to.gpus.clone_from(&from.gpus);
+        to.variables.clone_from(&from.variables);
+        to.ignored.clone_from(&from.ignored);
+    }
 }
 
 impl Configured {
@@ -178,10 +285,9 @@ impl Configured {
     /// Where the value of a key, or of an element of it, comes from. Parts without a place of their own have that of
     /// their table.
     pub fn origin(&self, path: &[String]) -> Origin {
-        if let Some(key) = (1..=path.len()).find_map(|length| keys::find(&path[..length]))
-            && self.source.given.iter().any(|given| given.name == key.name)
-        {
-            return Origin::Flag(key.flags.first().copied().unwrap_or_default());
+        let mut settings = self.source.settings.iter().rev();
+        if let Some(setting) = settings.find(|setting| path.starts_with(&setting.path)) {
+            return Origin::Flag(setting.flag.clone());
         }
         let place = self.places.as_ref().and_then(|places| {
             (1..=path.len())
@@ -199,7 +305,7 @@ impl Configured {
         match self.origin(path) {
             Origin::Default => error,
             Origin::Flag(flag) => {
-                error.message = format!("--{flag}: {}", error.message);
+                error.message = format!("{flag}: {}", error.message);
                 error
             }
             Origin::File(file, place) => {
@@ -232,7 +338,7 @@ impl Configured {
         let path = violation.full_path();
         let (place, key) = match self.origin(&path) {
             Origin::File(_, place) => (Some(place), keys::written(&violation.path)),
-            Origin::Flag(flag) => (None, format!("--{flag}")),
+            Origin::Flag(flag) => (None, flag),
             Origin::Default => (None, keys::written(&violation.path)),
         };
         Problem {
@@ -259,37 +365,37 @@ impl Configured {
         is_fixed: impl Fn(&Key) -> bool,
     ) -> (Vec<String>, Vec<String>) {
         let (now, former) = (flat(&self.options), flat(&before.options));
-        let paths: BTreeSet<&String> = now.keys().chain(former.keys()).collect();
-        let differs = |path: &&&String| now.get(**path) != former.get(**path);
-        let (mut changed, mut waiting) = (BTreeSet::new(), BTreeSet::new());
-        for path in paths.iter().filter(differs) {
-            let parts = split(path);
-            let Some(key) = keys::find(&parts) else {
+        let paths: BTreeSet<&Vec<String>> = now.keys().chain(former.keys()).collect();
+        let (mut applied, mut waiting) = (BTreeSet::new(), BTreeSet::new());
+        let mut kept = Vec::new();
+        for path in paths {
+            let Some(key) = keys::find(path).filter(|_| now.get(path) != former.get(path)) else {
                 continue;
             };
             // A table that only one of the two has is one change.
-            let table = path.rsplit_once(SEPARATOR).map(|(table, _)| table);
-            let is_whole = table.is_some_and(|table| {
-                let prefix = format!("{table}{SEPARATOR}");
-                let has = |values: &BTreeMap<String, toml::Value>| {
-                    values.keys().any(|key| key.starts_with(&prefix))
-                };
-                has(&now) != has(&former)
-            });
-            let name = match table {
-                Some(table) if is_whole => keys::written(&split(table)),
-                _ => keys::written(&parts),
+            let table = path.split_last().map_or(&[][..], |(_, table)| table);
+            let has = |values: &BTreeMap<Vec<String>, toml::Value>| {
+                values.keys().any(|key| key.starts_with(table))
+            };
+            let name = match has(&now) == has(&former) {
+                true => keys::written(path),
+                false => keys::written(table),
             };
             if key.applies == Applies::Restart || is_fixed(key) {
-                key.copy(&mut self.options, &before.options);
+                kept.push((&path[..], former.get(path)));
                 waiting.insert(name);
             } else {
-                changed.insert(name);
+                applied.insert(name);
             }
+        }
+        // Values of options make options.
+        if let Ok(mut options) = changed(&self.options, kept.into_iter()) {
+            carry(&mut options, &self.options);
+            self.options = options;
         }
         // Only its absence has no key.
         self.options.clearml.clone_from(&before.options.clearml);
-        (changed.into_iter().collect(), waiting.into_iter().collect())
+        (applied.into_iter().collect(), waiting.into_iter().collect())
     }
 
     /// The effective values with their origins, in the order of [`KEYS`]. `needs_restart` contains keys whose values in
@@ -297,10 +403,7 @@ impl Configured {
     pub fn report(&self, needs_restart: &[String]) -> Vec<ConfigValue> {
         let mut options = self.options.clone();
         options.on_bypass = Some(options.bypass_policy());
-        let mut values: Vec<(Vec<String>, toml::Value)> = flat(&options)
-            .into_iter()
-            .map(|(path, value)| (split(&path), value))
-            .collect();
+        let mut values: Vec<(Vec<String>, toml::Value)> = flat(&options).into_iter().collect();
         let rank = |path: &[String]| KEYS.iter().position(|key| key.is(path));
         // Keys of one table together, and projects one after the other.
         let table = |path: &[String]| {
@@ -350,7 +453,7 @@ impl Configured {
             }
             Origin::Flag(flag) => {
                 shown.origin = ConfigOrigin::Flag;
-                shown.flag = Some(format!("--{flag}"));
+                shown.flag = Some(flag);
             }
             Origin::File(..) | Origin::Default => {}
         }
@@ -364,33 +467,25 @@ impl Configured {
     }
 }
 
-/// Parts of a path in a map of [`flat`] are separated by a character that no name contains.
-const SEPARATOR: char = '\u{0}';
-
-fn split(path: &str) -> Vec<String> {
-    path.split(SEPARATOR).map(str::to_owned).collect()
+/// The values of all keys, by their paths.
+pub(super) fn flat(options: &DaemonOptions) -> BTreeMap<Vec<String>, toml::Value> {
+    // Options of any origin have a serde form; a table whose values cannot be written has none.
+    leaves(toml::Table::try_from(options).unwrap_or_default())
 }
 
-/// The values of all keys, by their paths.
-pub(super) fn flat(options: &DaemonOptions) -> BTreeMap<String, toml::Value> {
-    fn walk(table: toml::Table, path: &[String], found: &mut BTreeMap<String, toml::Value>) {
+/// The values of the keys in a table, by their paths.
+fn leaves(table: toml::Table) -> BTreeMap<Vec<String>, toml::Value> {
+    fn walk(table: toml::Table, path: &[String], found: &mut BTreeMap<Vec<String>, toml::Value>) {
         for (name, value) in table {
             let path = [path, &[name]].concat();
             match (keys::find(&path), value) {
                 (None, toml::Value::Table(inner)) => walk(inner, &path, found),
-                (_, value) => {
-                    found.insert(path.join(&SEPARATOR.to_string()), value);
-                }
+                (_, value) => drop(found.insert(path, value)),
             }
         }
     }
     let mut found = BTreeMap::new();
-    // Options of any origin have a serde form; a table whose values cannot be written has none.
-    walk(
-        toml::Table::try_from(options).unwrap_or_default(),
-        &[],
-        &mut found,
-    );
+    walk(table, &[], &mut found);
     found
 }
 
@@ -506,16 +601,7 @@ impl Unread {
                 "name a configuration file".to_owned(),
             ),
         };
-        ConfigError {
-            path: path.to_owned(),
-            code: ErrorCode::Usage,
-            problems: vec![Problem {
-                place: None,
-                key: None,
-                message,
-                hint: Some(hint),
-            }],
-        }
+        ConfigError::of_whole(path, message, Some(hint))
     }
 }
 
@@ -558,10 +644,16 @@ mod tests {
     use divvy_core::Order;
 
     use super::*;
+    use crate::daemon::ClearMlOptions;
 
-    fn configured(file: &str, flags: DaemonOptions, given: &[&str]) -> Configured {
-        let source = Source::new(flags, given, Some("/c.toml".into()));
+    fn configured(file: &str, start: DaemonOptions, settings: Vec<Setting>) -> Configured {
+        let source = Source::new(start, settings, Some("/c.toml".into()));
         source.merge(file::parse(file.as_bytes()).unwrap()).unwrap()
+    }
+
+    fn set(texts: &[&str]) -> Vec<Setting> {
+        let all = texts.iter().map(|text| Setting::parse(text).unwrap());
+        all.flatten().collect()
     }
 
     fn path(key: &str) -> Vec<String> {
@@ -640,19 +732,17 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_wins_over_its_key_and_a_default_over_none() {
-        let flags = DaemonOptions {
-            grace: Duration::from_secs(1),
-            order: Order::Fairness,
-            ..DaemonOptions::default()
-        };
-        let file = "grace = \"5s\"\nbackfill = true\n";
-        let configured = configured(file, flags, &["grace"]);
+    fn a_value_of_the_command_line_wins_over_that_of_the_file() {
+        let file = "grace = \"5s\"\nbackfill = true\n[limits]\nmax-jobs = 3\n";
+        let settings = set(&["grace=9s", "limits.log-size=2M", "grace=1s"]);
+        let configured = configured(file, DaemonOptions::default(), settings);
         assert_eq!(configured.options.grace, Duration::from_secs(1));
         assert!(configured.options.backfill);
-        // The flag is not on the command line; its value here is a default.
+        let limits = configured.options.limits;
+        assert_eq!((limits.max_jobs, limits.log_size), (3, Some(2 << 20)));
         assert_eq!(configured.options.order, Order::Strict);
-        assert_eq!(configured.origin(&path("grace")), Origin::Flag("grace"));
+        let flag = Origin::Flag("--set grace".to_owned());
+        assert_eq!(configured.origin(&path("grace")), flag);
         let place = Place {
             line: 2,
             column: 12,
@@ -663,44 +753,90 @@ mod tests {
     }
 
     #[test]
+    fn a_wrong_key_or_value_of_the_command_line_is_refused_with_its_words() {
+        for (text, message, hint) in [
+            (
+                "grase=1s",
+                "--set grase=1s: unknown key `grase`",
+                "did you mean `grace`?",
+            ),
+            (
+                "max-jobs=1",
+                "unknown key `max-jobs`",
+                "write `max-jobs` in the table [limits]",
+            ),
+            ("grace", "--set grace: no value", "--set KEY=VALUE"),
+            ("grace=10", "expected a duration", "`divvy config show"),
+            (
+                "grace=soon",
+                "\"soon\" is not a duration",
+                "use 90s, 2h or 30d",
+            ),
+            (
+                "backfill=maybe",
+                "expected true or false",
+                "`divvy config show",
+            ),
+            ("limits=5", "expected a table", "write [limits]"),
+            ("=5", "--set =5: ", ""),
+        ] {
+            let error = Setting::parse(text).unwrap_err();
+            assert_eq!(error.code, ErrorCode::Usage);
+            assert!(error.message.contains(message), "{}", error.message);
+            assert!(error.hint.as_deref().unwrap().contains(hint), "{error:?}");
+        }
+        // The rules for values hold too, and a project needs its quota.
+        for (text, message) in [
+            ("limits.max-jobs=0", "--set limits.max-jobs: 0 jobs"),
+            ("projects.lab.weight=2", "quota of the project is missing"),
+            (
+                "listen.access=roles",
+                "--set listen.access: roles is not an absolute path",
+            ),
+        ] {
+            let source = Source::new(DaemonOptions::default(), set(&[text]), None);
+            let error = Error::from(&source.with(None).unwrap_err());
+            assert!(error.message.contains(message), "{}", error.message);
+        }
+    }
+
+    #[test]
     fn a_front_end_of_the_file_has_the_queues_and_gpus_of_the_daemon() {
         let file = "gpus = \"0-1\"\nqueues = [\"half=0.5\", \"one=1\"]\n[clearml]\ndynamic = true\ncreate-queue = true\n";
-        let options = configured(file, DaemonOptions::default(), &[]).options;
+        let options = configured(file, DaemonOptions::default(), Vec::new()).options;
         let clearml = options.clearml.unwrap();
         assert_eq!(clearml.queues, ["half", "one"]);
         assert_eq!(clearml.gpus.as_deref(), Some("0,1"));
         assert!(clearml.dynamic && clearml.create_queue);
         // The words of the flag, which the names of workers contain; the file's other keys stay.
-        let flags = DaemonOptions {
-            gpus: GpuSelection::Indices(vec![0, 1, 2]),
+        let start = DaemonOptions {
             clearml: Some(ClearMlOptions {
                 gpus: Some("0-2".to_owned()),
                 ..ClearMlOptions::default()
             }),
             ..DaemonOptions::default()
         };
-        let options = configured(file, flags, &["gpus", "clearml"]).options;
+        let gpus = Setting::of_flag("--gpus", "gpus", "0-2").unwrap();
+        let options = configured(file, start, gpus).options;
         let clearml = options.clearml.unwrap();
         assert_eq!(clearml.gpus.as_deref(), Some("0-2"));
         assert!(clearml.create_queue && clearml.dynamic);
         // Without queues the daemon serves the server's default queue, one task at a time.
-        let options = configured("[clearml]\n", DaemonOptions::default(), &[]).options;
+        let options = configured("[clearml]\n", DaemonOptions::default(), Vec::new()).options;
         assert_eq!(options.clearml.unwrap().queues, [""; 0]);
         assert_eq!(options.queues.len(), 1);
     }
 
     #[test]
     fn values_together_are_refused_with_the_line_or_the_flag() {
-        let refused = |file: &str, flags: DaemonOptions, given: &[&str]| {
-            let source = Source::new(flags, given, Some("/c.toml".into()));
+        let refused = |file: &str, start: DaemonOptions, texts: &[&str]| {
+            let source = Source::new(start, set(texts), Some("/c.toml".into()));
             let error = source.merge(file::parse(file.as_bytes()).unwrap());
             Error::from(&error.unwrap_err())
         };
         let mut system = DaemonOptions::default();
         system.listen.system = true;
-        let mut access = system.clone();
-        access.listen.access = Some("/a".into());
-        for (file, flags, given, message) in [
+        for (file, start, texts, message) in [
             (
                 "[roles]\n",
                 DaemonOptions::default(),
@@ -713,7 +849,12 @@ mod tests {
                 &[],
                 "/c.toml:3:10: listen.access",
             ),
-            ("[roles]\n", access, &["access"], "--access"),
+            (
+                "[roles]\n",
+                system.clone(),
+                &["listen.access=/a"],
+                "--set listen.access",
+            ),
             ("[clearml]\n", system.clone(), &[], "/c.toml:1:2: clearml"),
             (
                 "[listen]\nlisten = \"127.0.0.1:1\"\n",
@@ -746,7 +887,7 @@ mod tests {
                 "/c.toml:1:26: refuse",
             ),
         ] {
-            let error = refused(file, flags, given);
+            let error = refused(file, start, texts);
             assert!(error.message.contains(message), "{}", error.message);
             assert!(error.hint.is_some(), "{}", error.message);
         }
@@ -754,7 +895,7 @@ mod tests {
 
     #[test]
     fn a_reload_keeps_what_only_a_start_applies() {
-        let of = |file: &str| configured(file, DaemonOptions::default(), &[]);
+        let of = |file: &str| configured(file, DaemonOptions::default(), Vec::new());
         let before =
             of("queues = [\"q\"]\ngpus = \"0\"\ngrace = \"1s\"\n[projects.a]\nquota = 1\n");
         let mut now = of(

@@ -127,36 +127,45 @@ pub(super) mod gpus {
 pub(super) mod queues {
     use divvy_core::queue::QueueError;
     use divvy_core::{QueueName, QueueSpec};
-    use serde::{Deserialize, Deserializer, Serializer};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    /// One queue: `NAME`, or `NAME=AMOUNT`.
-    struct Entry(QueueSpec);
+    /// One queue: `NAME`, or `NAME=AMOUNT`; a name with `=` is `{ name = "NAME" }`.
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged, expecting = "expected a queue such as \"half=0.5\"")]
+    enum Entry {
+        Text(String),
+        Named { name: String },
+    }
+
+    impl Entry {
+        fn queue(self) -> Result<QueueSpec, QueueError> {
+            match self {
+                Self::Text(text) if text.contains('=') => text.parse(),
+                Self::Text(name) | Self::Named { name } => {
+                    Ok(QueueSpec::open(name.parse::<QueueName>()?))
+                }
+            }
+        }
+    }
 
     // serde passes a reference to the field.
     pub fn serialize<S: Serializer>(queues: &[QueueSpec], to: S) -> Result<S::Ok, S::Error> {
         to.collect_seq(queues.iter().map(|queue| match &queue.amount {
-            Some(amount) => format!("{}={amount}", queue.name),
-            None => queue.name.to_string(),
+            Some(amount) => Entry::Text(format!("{}={amount}", queue.name)),
+            None => match queue.name.to_string() {
+                name if name.contains('=') => Entry::Named { name },
+                name => Entry::Text(name),
+            },
         }))
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<QueueSpec>, D::Error> {
-        let queues = Vec::<Entry>::deserialize(from)?;
-        Ok(queues.into_iter().map(|Entry(queue)| queue).collect())
-    }
-
-    impl<'de> Deserialize<'de> for Entry {
-        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-            let text = String::deserialize(from)?;
-            let queue: Result<QueueSpec, QueueError> = match text.contains('=') {
-                true => text.parse(),
-                false => (text.parse::<QueueName>())
-                    .map(QueueSpec::open)
-                    .map_err(QueueError::from),
-            };
-            let queue = queue.map_err(|error| super::refused(&error, error.hint()))?;
-            Ok(Self(queue))
-        }
+        let entries = Vec::<Entry>::deserialize(from)?.into_iter();
+        let queues = entries.map(|entry| {
+            let queue = entry.queue();
+            queue.map_err(|error| super::refused(&error, error.hint()))
+        });
+        queues.collect()
     }
 }
 

@@ -40,23 +40,6 @@ pub struct ClearMl {
     /// Tags of the workers that run tasks
     #[arg(long, value_name = "TAG", num_args = 1.., requires = "clearml", hide_short_help = true)]
     pub child_report_tags: Vec<String>,
-    /// Keep tasks running when it is stopped
-    ///
-    /// Keep tasks running when the daemon is stopped; the next daemon adopts them
-    #[arg(long, requires = "clearml")]
-    pub keep_children: bool,
-    /// Run tasks with it, not clearml-agent
-    ///
-    /// The command that runs tasks without --docker [default: clearml-agent]
-    #[arg(long, value_name = "COMMAND", requires = "clearml")]
-    pub clearml_agent: Option<String>,
-    /// Project of a task: `user`, `project`, FILE
-    ///
-    /// How a task gets its Divvy project. `user`: the project named like the task's user. `project`: the one named like its
-    /// ClearML project or a parent of it. FILE: lines of rules, which the daemon reads again when they change
-    /// [default: none]
-    #[arg(long, value_name = "RULE", requires = "clearml")]
-    pub clearml_project_by: Option<String>,
     #[command(flatten)]
     pub stock: Stock,
 }

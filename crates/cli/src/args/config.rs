@@ -8,12 +8,24 @@ use super::{Format, help};
 
 #[derive(Debug, Subcommand)]
 pub enum ConfigVerb {
+    /// Write a file with every key as a comment
+    Init(ConfigInit),
     /// Find all problems of a configuration file
     Check(ConfigCheck),
     /// Show the values in force, and the origin of each
     Show(ConfigShow),
     /// Have the running daemon read its file again
     Reload(ConfigReload),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = help::CONFIG_INIT)]
+pub struct ConfigInit {
+    /// [default: the file that the daemon would read]
+    pub file: Option<PathBuf>,
+    /// Replace the file, and keep a copy of it
+    #[arg(long)]
+    pub force: bool,
 }
 
 #[derive(Debug, Args)]

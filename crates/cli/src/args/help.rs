@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use clap::CommandFactory;
+use divvy_api::daemon::keys::KEYS;
 
 /// Every visible verb, in one group.
 pub const GROUPS: &[(&str, &[&str])] = &[
@@ -139,7 +140,7 @@ ENDS: what releases the slice besides `divvy slice rm`. Below the role operator 
   divvy slice ls -o json";
 
 pub(super) const SLICE_RM: &str = "\
-Releases your own slices, with the role operator all. Processes that still use a GPU get the daemon's --grace, and then SIGKILL.
+Releases your own slices, with the role operator all. Processes that still use a GPU get the daemon's grace, and then SIGKILL.
 
   divvy slice rm slurm-7";
 
@@ -228,11 +229,19 @@ With --release-memory the driver copies the job's GPU memory to host memory (fro
   divvy resume train";
 
 pub(super) const DAEMON: &str = "\
-Queues are served in the order of --queue, then `default`.
+Queues are served in the order of --queue, then `default`. All other options are keys of the file, which \
+`divvy config init` lists and --set sets.
 
   divvy daemon --dynamic-gpus --gpus 0-2 --queue dual_gpus=2 half_gpu=0.5
   divvy daemon --dynamic-gpus --gpus 0-2 --queue half_gpu=0.5 --docker --clearml
   divvy daemon --sim a100-80gb:3 --detached";
+
+pub(super) const CONFIG_INIT: &str = "\
+Each key has its meaning, and its default or an example. The file changes nothing until you remove the `#` before a key. Exit code: 8 if \
+the file exists.
+
+  divvy config init
+  divvy config init ./config.toml";
 
 pub(super) const CONFIG_CHECK: &str = "\
 Needs no daemon. Prints each problem with file, line and column. A queue that can never start a job is found when the daemon \
@@ -288,11 +297,10 @@ Waits: p50 and p90 by queue and amount, before a change and after it. Without JO
   divvy simulate --job -g 0.5                    how long would this job wait?";
 
 pub(super) const ADMIN_INIT: &str = "\
-Asks for what no flag gives. As root it writes the file of the system's daemon, else the file of your own daemon. Then it starts the \
-daemon by systemd, or prints the command, and prints a message for users.
+Keys without a flag keep their defaults. As root it writes the file of the system's daemon, else the file of your own daemon. Then it \
+starts the daemon by systemd, or prints the command, and prints a message for users.
 
-  divvy admin init
-  divvy admin init --yes --queue half=0.5 whole=1 --admin ana --project vision=2.5:@vision --motd /etc/motd.d/divvy";
+  divvy admin init --queue half=0.5 whole=1 --admin ana --project vision=2.5:@vision --motd /etc/motd.d/divvy";
 
 pub(super) const ADMIN_GPU: &str = "\
 The driver changes MIG mode only while no process uses the GPU, and other modes need a GPU without jobs. If jobs or processes use it, \
@@ -373,6 +381,15 @@ pub fn command() -> clap::Command {
         template,
         "Each verb has its own --help. Output formats: -o table|wide|json|ndjson|name.\n{EXAMPLES}\n"
     );
+    let command = command.mut_subcommand("daemon", |daemon| {
+        let names: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
+        let text = format!(
+            "Set a key of the file; the last one wins over the file and other flags. A value is that of the file, and a \
+             text needs no quotes. May be repeated. Keys: {}",
+            names.join(", ")
+        );
+        daemon.mut_arg("set", |set| set.long_help(text))
+    });
     once(short(command.help_template(template).max_term_width(110)))
 }
 

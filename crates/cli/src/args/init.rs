@@ -8,10 +8,10 @@ use clap::Args;
 use super::help;
 
 #[derive(Clone, Debug, Default, Args)]
-#[command(override_usage = "divvy admin init [--yes] [OPTIONS]", after_help = help::ADMIN_INIT)]
+#[command(override_usage = "divvy admin init [OPTIONS]", after_help = help::ADMIN_INIT)]
 pub struct AdminInit {
-    /// Ask nothing; keys without a flag keep their defaults
-    #[arg(short, long)]
+    /// Accepted, without effect: the command asks nothing
+    #[arg(short, long, hide = true)]
     pub yes: bool,
     /// GPUs to serve: 0-2, or 0,1, or all
     #[arg(long, value_name = "LIST")]

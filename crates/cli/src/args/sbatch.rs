@@ -64,8 +64,7 @@ const SHARD: &str =
 const MAIL: &str = "Divvy sends no mail; use --notify CMD to run a command when the job has ended";
 const SHARING: &str = "-g 1 gives the job a whole GPU; fractions share a GPU with other jobs";
 const AGAIN: &str = "Divvy starts a job again after preemption; use --retries N for failures";
-const SIGNALS: &str =
-    "at its time limit a job gets SIGTERM, and SIGKILL after the daemon's --grace";
+const SIGNALS: &str = "at its time limit a job gets SIGTERM, and SIGKILL after the daemon's grace";
 const EXPORT: &str = "the job gets the variables of this shell";
 const PRIORITY: &str = "use --priority with a number from -1000 to 1000";
 const WAITING: &str = "use `divvy wait JOB` to wait for the end";

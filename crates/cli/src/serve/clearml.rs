@@ -1,9 +1,8 @@
-//! Conversion of the ClearML flags of `daemon` into [`ClearMlOptions`].
+//! Conversion of the ClearML flags of `daemon` into settings of the table `[clearml]`.
 
 use divvy_api::daemon::ClearMlOptions;
-use divvy_core::docker::words;
-use divvy_core::{GpuSelection, QueueSpec};
 
+use super::Settings;
 use crate::args;
 use crate::container;
 use crate::error_output::{Result, usage};
@@ -11,17 +10,14 @@ use crate::error_output::{Result, usage};
 /// Flag with a password, which no list of processes may show; its variable is among [`ClearMlOptions::variables`].
 pub const PASSWORD_FLAG: &str = "--git-pass";
 
-/// Returns the options of the front end; `None` without `--clearml`.
+/// Adds the settings of the front end, and returns what no file contains; `None` without `--clearml`.
 ///
 /// # Errors
 /// [`divvy_api::v1::ErrorCode::Usage`] with the wrong word.
-pub fn clearml(
-    args: &args::Daemon,
-    gpus: &GpuSelection,
-    queues: &[QueueSpec],
-) -> Result<Option<ClearMlOptions>> {
+pub fn clearml(args: &args::Daemon, settings: &mut Settings) -> Result<Option<ClearMlOptions>> {
     let asked = &args.clearml;
-    refuse_stock(&asked.stock)?;
+    let stock = &asked.stock;
+    refuse_stock(stock)?;
     if !asked.clearml {
         return Ok(None);
     }
@@ -31,64 +27,59 @@ pub fn clearml(
             "omit --system: tasks run as the user of this daemon",
         ));
     }
-    if args.dynamic_gpus && *gpus == GpuSelection::All && args.gpus.is_empty() {
+    if args.dynamic_gpus && args.gpus.is_empty() {
         return Err(usage(
             "--dynamic-gpus with --clearml requires --gpus: the names of workers contain it",
             "use --gpus 0-3, --gpus 0,1 or --gpus all",
         ));
     }
-    let agent = match asked.clearml_agent.as_deref() {
-        None => None,
-        Some(line) => Some(
-            words::split(line)
-                .ok()
-                .filter(|words| !words.is_empty())
-                .ok_or_else(|| {
-                    usage(
-                        format!("--clearml-agent {line:?}: not a command"),
-                        "use a program, for example --clearml-agent /opt/venv/bin/clearml-agent",
-                    )
-                })?,
-        ),
-    };
-    Ok(Some(ClearMlOptions {
-        config_file: asked.config_file.clone(),
-        create_queue: asked.create_queue,
-        queues: queues.iter().map(|queue| queue.name.to_string()).collect(),
-        gpus: written(&args.gpus),
-        dynamic: args.dynamic_gpus,
-        docker: args
-            .docker
-            .as_deref()
-            .or(asked.stock.podman.as_deref())
-            .map(container::unpacked)
-            .transpose()?,
-        uptime: asked.uptime.clone(),
-        downtime: asked.downtime.clone(),
-        polling_interval: asked.polling_interval,
-        slot_tags: asked.child_report_tags.clone(),
-        keep_children: asked.keep_children,
-        agent,
-        project_by: asked.clearml_project_by.as_deref().map(rule).transpose()?,
-        variables: variables(args),
-        current_version: asked.stock.force_current_version,
-        podman: asked.stock.podman.is_some(),
-        ignored: ignored(&asked.stock),
-    }))
-}
-
-/// Returns the rule with the absolute path of its file, which a detached daemon finds again.
-fn rule(text: &str) -> Result<String> {
-    if ["none", "user", "project"].contains(&text) {
-        return Ok(text.to_owned());
+    if let Some(file) = &asked.config_file {
+        let path = std::path::absolute(file)
+            .map_err(|error| usage(format!("--config-file: {error}"), "name a file"))?;
+        settings.add("--config-file", "clearml.config-file", path)?;
     }
-    let path = std::path::absolute(text).map_err(|error| {
-        usage(
-            format!("--clearml-project-by {text:?}: {error}"),
-            "use user, project, none, or the path of a file",
-        )
-    })?;
-    Ok(path.display().to_string())
+    if let Some(seconds) = asked.polling_interval {
+        settings.add("--polling-interval", "clearml.polling-interval", seconds)?;
+    }
+    for (flag, key, is_given) in [
+        ("--create-queue", "clearml.create-queue", asked.create_queue),
+        ("--dynamic-gpus", "clearml.dynamic", args.dynamic_gpus),
+        (
+            "--force-current-version",
+            "clearml.current-version",
+            stock.force_current_version,
+        ),
+        ("--podman", "clearml.podman", stock.podman.is_some()),
+        ("--podman", "containers.docker", stock.podman.is_some()),
+    ] {
+        if is_given {
+            settings.add(flag, key, true)?;
+        }
+    }
+    for (flag, key, words) in [
+        ("--uptime", "clearml.uptime", &asked.uptime),
+        ("--downtime", "clearml.downtime", &asked.downtime),
+        (
+            "--child-report-tags",
+            "clearml.slot-tags",
+            &asked.child_report_tags,
+        ),
+    ] {
+        if !words.is_empty() {
+            settings.add(flag, key, words)?;
+        }
+    }
+    for (flag, image) in [("--docker", &args.docker), ("--podman", &stock.podman)] {
+        if let Some(words) = image {
+            settings.add(flag, "clearml.docker", container::unpacked(words)?)?;
+        }
+    }
+    Ok(Some(ClearMlOptions {
+        gpus: written(&args.gpus),
+        variables: variables(args),
+        ignored: ignored(stock),
+        ..ClearMlOptions::default()
+    }))
 }
 
 /// Refuses flags of the stock agent that Divvy does not support.
@@ -301,10 +292,9 @@ mod tests {
         let lines = [
             ("--config-file /c", "--clearml"),
             ("--create-queue", "--clearml"),
-            ("--clearml-project-by user", "--clearml"),
             (
-                "--clearml --queue a --clearml-project-by=",
-                "--clearml-project-by",
+                "--clearml --set clearml.project-by=rules",
+                "--set clearml.project-by",
             ),
             ("--clearml --system", "--system"),
             ("--clearml --dynamic-gpus --queue a=1", "requires --gpus"),
@@ -329,7 +319,7 @@ mod tests {
             ("--clearml --log-level LOUD", "LOUD"),
             ("--clearml --podman a --docker b", "cannot be used with"),
             ("--git-user octo", "--clearml"),
-            ("--clearml --clearml-agent 'a", "not a command"),
+            ("--clearml --set clearml.agent=a", "--set clearml.agent=a"),
         ];
         for (line, named) in lines {
             let error = parsed(&format!("divvy daemon {line}")).unwrap_err();

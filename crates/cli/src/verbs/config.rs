@@ -1,6 +1,6 @@
-//! `config`: the daemon's configuration file, checked, shown and reloaded.
+//! `config`: the daemon's configuration file, written, checked, shown and reloaded.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use divvy_api::daemon::{ConfigError, Configured, DaemonOptions, ListenOptions, Source};
@@ -13,24 +13,52 @@ use crate::error_output;
 use crate::output::{self, print, say, view};
 use crate::{Backend, render};
 
+use super::store;
+
 pub fn config(args: ConfigVerb, backend: Backend) -> Outcome {
     match args {
+        ConfigVerb::Init(args) => init(args),
         ConfigVerb::Check(args) => check(args, backend),
         ConfigVerb::Show(args) => show(args),
         ConfigVerb::Reload(args) => block_on(reload(args)),
     }
 }
 
+/// A file that another user writes must not decide what the daemon does.
+pub(super) const CONFIG_MODE: u32 = 0o644;
+
+fn init(args: args::ConfigInit) -> Outcome {
+    let path = place(&source(is_systems(false, args.file.as_ref()), args.file))?;
+    if let Some(copy) = store::replace(&path, &render::commented_config(), CONFIG_MODE, args.force)?
+    {
+        say(&format!("kept the former file as {}", copy.display()));
+    }
+    say(&format!("wrote {}", path.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The path of the file that is written.
+pub(super) fn place(source: &Source) -> error_output::Result<PathBuf> {
+    source.path().map(Path::to_owned).ok_or_else(|| {
+        let why = "there is no home folder for the configuration file";
+        Error::new(ErrorCode::Internal, why).hint("name the file")
+    })
+}
+
 /// The file that a daemon would read.
 pub(super) fn source(system: bool, file: Option<PathBuf>) -> Source {
-    let flags = DaemonOptions {
+    Source::new(start(system), Vec::new(), file)
+}
+
+/// The start of a daemon of this user, or of the system's.
+pub(super) fn start(system: bool) -> DaemonOptions {
+    DaemonOptions {
         listen: ListenOptions {
             system,
             ..ListenOptions::default()
         },
         ..DaemonOptions::default()
-    };
-    Source::new(flags, &[], file)
+    }
 }
 
 /// The options of a daemon that this user would start without flags.
@@ -102,7 +130,7 @@ fn missing(source: &Source) -> Error {
         None => "there is no configuration file, and no home folder for one".to_owned(),
     };
     Error::new(ErrorCode::NotFound, why)
-        .hint("name a file: divvy config check FILE; `divvy admin init` writes one")
+        .hint("name a file: divvy config check FILE; `divvy config init` writes one")
 }
 
 fn show(args: args::ConfigShow) -> Outcome {

@@ -1,47 +1,47 @@
-//! `admin init`: writes the configuration file from questions or flags, starts the daemon, and prints the message for
+//! `admin init`: writes the configuration file from flags, starts the daemon, and prints the message for
 //! users.
 
-mod answers;
+mod flags;
 mod start;
-mod store;
 
-use std::io::{self, IsTerminal as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 
-use divvy_api::daemon::{ConfigError, Configured, DaemonOptions, file};
+use divvy_api::daemon::file::{self, Parsed};
+use divvy_api::daemon::{ConfigError, Configured, DaemonOptions, Setting, Source};
 use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::QueueSpec;
 
-use super::config::{self, source};
+use super::config::{self, CONFIG_MODE};
+use super::store;
 use crate::Backend;
 use crate::args::AdminInit;
 use crate::call::Outcome;
-use crate::error_output::{Result, usage};
+use crate::error_output::Result;
 use crate::output::{print, say};
-use answers::Answers;
 
-/// A file that another user writes must not decide what the daemon does.
-const CONFIG_MODE: u32 = 0o644;
+/// The first lines of the file.
+const HEAD: &str = "\
+# The configuration of the Divvy daemon, written by `divvy admin init`. `divvy config init FILE` writes one with every key.
+# After a change: divvy config check && divvy config reload
+";
+
 const TOKEN_MODE: u32 = 0o600;
 const MESSAGE_MODE: u32 = 0o644;
 
 pub async fn init(args: AdminInit, backend: Backend) -> Outcome {
     let system = rustix::process::geteuid().is_root() && !args.user;
-    let path = place(system, args.config.clone())?;
-    let mut answers = Answers::of(&args, system)?;
-    if !args.yes {
-        if !io::stdin().is_terminal() {
-            return Err(usage(
-                "the questions need a terminal",
-                "add --yes, and a flag for each answer: divvy admin init --yes --queue half=0.5",
-            )
-            .into());
-        }
-        answers.ask(&mut io::stdin().lock(), &mut io::stderr())?;
-    }
+    let path = config::place(&config::source(system, args.config.clone()))?;
     let token = path.with_file_name("token");
-    let text = answers.file(&token);
+    let settings = flags::settings(&args, &token)?;
+    let text = format!("{HEAD}{}", Setting::file(&settings)?);
+    let refused = |error: ConfigError| Error::from(&error);
+    // The rules for values together, with the flags, and then as the daemon reads the file.
+    let start = config::start(system);
+    let named = Some(path.clone());
+    let source = Source::new(start, settings, named);
+    source.merge(Parsed::default()).map_err(refused)?;
     let configured = checked(&text, &path, system)?;
     config::warn(&(backend.absent_accounts)(&configured));
     let message = message(&configured.options);
@@ -49,7 +49,7 @@ pub async fn init(args: AdminInit, backend: Backend) -> Outcome {
         print(&text)?;
         return Ok(ExitCode::SUCCESS);
     }
-    if answers.listen.is_some() && store::write_token(&token, TOKEN_MODE)? {
+    if args.listen.is_some() && store::write_token(&token, TOKEN_MODE)? {
         say(&format!("wrote the token {}", token.display()));
     }
     let copy = store::replace(&path, &text, CONFIG_MODE, args.force);
@@ -68,7 +68,7 @@ pub async fn init(args: AdminInit, backend: Backend) -> Outcome {
     }
     say(&format!("wrote {}", path.display()));
     // As the daemon reads it, with owner and mode.
-    source(system, Some(path.clone()))
+    config::source(system, Some(path.clone()))
         .read()
         .map_err(|error| Error::from(&error))?;
     if args.no_start {
@@ -89,14 +89,6 @@ pub async fn init(args: AdminInit, backend: Backend) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-fn place(system: bool, named: Option<PathBuf>) -> Result<PathBuf> {
-    let source = source(system, named);
-    source.path().map(Path::to_owned).ok_or_else(|| {
-        let why = "there is no home folder for the configuration file";
-        Error::new(ErrorCode::Internal, why).hint("name it: --config FILE")
-    })
-}
-
 /// Parses the text as the daemon will.
 fn checked(text: &str, path: &Path, system: bool) -> Result<Configured> {
     let wrong = |problems| ConfigError {
@@ -105,7 +97,7 @@ fn checked(text: &str, path: &Path, system: bool) -> Result<Configured> {
         problems,
     };
     let parsed = file::parse(text.as_bytes()).map_err(|problems| Error::from(&wrong(problems)))?;
-    source(system, Some(path.to_owned()))
+    config::source(system, Some(path.to_owned()))
         .merge(parsed)
         .map_err(|error| Error::from(&error))
 }

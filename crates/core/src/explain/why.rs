@@ -210,7 +210,7 @@ fn why_gpu(usage: &GpuUsage<'_>, request: &Request, reason: &Reason) -> WhyGpu {
 }
 
 /// The bound of trials for one answer, in GPUs looked at and jobs considered. It covers every trial with 64 GPUs, 300
-/// running and 1000 pending jobs, but not many pending jobs of different amounts under `--backfill`.
+/// running and 1000 pending jobs, but not many pending jobs of different amounts under backfill.
 const MOST_TRIED: usize = 2_000_000;
 
 /// Trial plans of changed snapshots, up to a bound.
@@ -358,7 +358,7 @@ fn suggestions(
             ..snapshot.clone()
         })
     {
-        let text = "would start now if the daemon ran with --backfill".to_owned();
+        let text = "would start now if the daemon had the key backfill = true".to_owned();
         texts.push(Suggestion::other(text));
     }
     texts.extend(ends(snapshot, node, starts).map(Suggestion::other));

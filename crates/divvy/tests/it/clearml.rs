@@ -81,12 +81,12 @@ fn what_can_never_work_is_refused_before_the_server_hears_of_it() {
         ("--dynamic-gpus --gpus 0-2,x --queue q=1", 2, "--gpus: `x`"),
         ("--dynamic-gpus --queue q=1", 2, "requires --gpus"),
         (
-            "--dynamic-gpus --gpus 0-3 --queue q=1 --strict-start",
+            "--dynamic-gpus --gpus 0-3 --queue q=1 --set strict-start=true",
             2,
             "there is no GPU 3 here",
         ),
         (
-            "--dynamic-gpus --gpus 0-1 --queue three=3 --strict-start",
+            "--dynamic-gpus --gpus 0-1 --queue three=3 --set strict-start=true",
             5,
             "queue three=3 cannot start any job",
         ),
@@ -131,10 +131,10 @@ fn a_configuration_that_cannot_be_used_is_named_with_its_key() {
     let map = home.0.path().join("projects.toml");
     fs::write(&map, "by = \"nobody\"").expect("a file");
     for (rule, words) in [
-        ("users", "cannot read"),
+        ("/nowhere/users", "cannot read"),
         (map.to_str().expect("a path"), "not a valid project mapping"),
     ] {
-        let line = format!("--sim a100-80gb:1 --clearml --queue q --clearml-project-by {rule}");
+        let line = format!("--sim a100-80gb:1 --clearml --queue q --set clearml.project-by={rule}");
         let (code, said) = told(&home.daemon(&line));
         assert_eq!(code, Some(2), "{said}");
         assert!(said.contains(words) && said.contains("hint: "), "{said}");
@@ -434,11 +434,11 @@ fn flags_that_this_machine_cannot_follow_say_what_is_missing() {
     let home = Home::new("");
     for (line, words) in [
         (
-            "--force-current-version --clearml-agent /nowhere/agent --queue q",
+            "--force-current-version --set clearml.agent=[\"/nowhere/agent\"] --queue q",
             "`/nowhere/agent --version`: No such file",
         ),
         (
-            "--force-current-version --clearml-agent echo --queue q",
+            "--force-current-version --set clearml.agent=[\"echo\"] --queue q",
             "it prints no version",
         ),
     ] {

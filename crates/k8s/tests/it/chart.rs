@@ -49,7 +49,7 @@ const WAYS: &[&[&str]] = &[
     ],
     &[
         "--set-json",
-        r#"node={"nodeSelector":{"nvidia.com/gpu.present":"true"},"kubeletDir":"/data/kubelet","agent":{"args":["--on-bypass","kill"],"claimsOnly":false,"env":[{"name":"A","value":"b"}]},"plugin":{"env":[{"name":"A","value":"b"}]},"affinity":{"nodeAffinity":{}}}"#,
+        r#"node={"nodeSelector":{"nvidia.com/gpu.present":"true"},"kubeletDir":"/data/kubelet","agent":{"args":["--set","on-bypass=kill"],"claimsOnly":false,"env":[{"name":"A","value":"b"}]},"plugin":{"env":[{"name":"A","value":"b"}]},"affinity":{"nodeAffinity":{}}}"#,
         "--set-json",
         r#"controller={"affinity":{"podAntiAffinity":{}},"tolerations":[{"operator":"Exists"}],"nodeSelector":{"a":"b"},"env":[{"name":"A","value":"b"}]}"#,
     ],
@@ -278,7 +278,7 @@ fn the_agent_gives_gpus_to_claims_alone_unless_a_value_opens_the_node() {
     // The pod's uid, as the daemon serves no other pod.
     let pod = "--node-pod=$(POD_UID)";
     for (values, expected) in [
-        (&[][..], &[pod, "--claims-only"][..]),
+        (&[][..], &[pod, "--set", "claims-only=true"][..]),
         (&open[..], &[pod][..]),
     ] {
         let Some(chart) = chart(values) else { return };

@@ -161,7 +161,7 @@ export function Token() {
       </form>
       <p>On the machine with the GPUs, this command prints a new address with its token:</p>
       <${Command} text="divvy web" />
-      <p class="quiet">For a daemon with <code>--listen</code>, the token is the one of its <code>--token-file</code>.</p>
+      <p class="quiet">For a daemon with the key <code>listen.listen</code>, the token is that of <code>listen.token-file</code>.</p>
     </section>
   <//>`;
 }

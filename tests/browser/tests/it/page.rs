@@ -71,6 +71,6 @@ pub fn system(roles: &str) -> Option<(Home, Daemon)> {
     let mode = PermissionsExt::from_mode(0o644);
     std::fs::set_permissions(&access, mode).expect("the file is ours");
     let access = access.to_str().expect("a readable name");
-    let daemon = home.daemon(&["--system", "--access", access]);
+    let daemon = home.daemon(&["--system", "--set", &format!("listen.access={access}")]);
     Some((home, daemon))
 }

@@ -47,7 +47,12 @@ fn answers_as_described(phases: &str) {
     fs::write(&token, TOKEN).expect("the folder can be written");
     fs::set_permissions(&token, PermissionsExt::from_mode(0o600)).expect("the file is ours");
     let token_file = token.to_str().expect("a path of ours is text");
-    let listen = ["--listen", "127.0.0.1:0", "--token-file", token_file];
+    let listen = [
+        "--set",
+        "listen.listen=127.0.0.1:0",
+        "--set",
+        &format!("listen.token-file={token_file}"),
+    ];
     let mut daemon = home.daemon(&listen);
     let said = home.daemon_said();
     let at = said.find("127.0.0.1:").expect("it says where it listens");

@@ -137,7 +137,7 @@ fn a_daemon_of_an_unusual_shell_serves_and_its_jobs_have_what_the_table_says() {
     let home = Home::new("a100-80gb:1");
     let [odd, plain] = without_divvy(&home);
     let divvy = home.program("divvy");
-    let words = [divvy.as_str(), "daemon", "--grace", "1s"];
+    let words = [divvy.as_str(), "daemon", "--set", "grace=1s"];
     let mut daemon: Daemon = home.spawn(&mut oddly(&home, &words));
     home.is_served_by(&mut daemon);
     let shows = shows();

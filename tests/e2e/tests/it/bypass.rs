@@ -181,7 +181,7 @@ fn a_process_without_the_limiter_is_told() {
 #[test]
 fn a_notification_that_uses_a_gpu_is_killed_and_told() {
     let home = preloaded("a100-80gb:1");
-    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let _daemon = home.daemon(&["--set", "on-bypass=kill"]);
     let (probe, code) = (home.program("cudarc_probe"), home.scratch().join("code"));
     let (gate, code) = (home.gate("never"), path(&code));
     let sim = path(&home.path().join("sim"));
@@ -297,7 +297,7 @@ fn a_function_that_is_newer_than_the_limiter_is_counted_and_told_of_once() {
 #[test]
 fn a_program_that_is_limited_is_told_of_by_nobody() {
     let home = preloaded("a100-80gb:1");
-    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let _daemon = home.daemon(&["--set", "on-bypass=kill"]);
     let evader = Evader::build(&home);
     let job = evader.submit("plain", None);
     let _ = home.first_words(&job);
@@ -343,7 +343,7 @@ fn a_program_that_goes_past_the_hooks_is_told() {
 #[test]
 fn a_process_whose_first_thread_has_ended_is_its_jobs() {
     let home = preloaded("a100-80gb:1");
-    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let _daemon = home.daemon(&["--set", "on-bypass=kill"]);
     let evader = Evader::build(&home);
     let job = evader.submit("leader", Some(&evader.copy_of_the_driver()));
     let ended = home.ended(&job);
@@ -381,7 +381,7 @@ fn managed_memory_that_is_listed_for_no_process_is_not_given_out() {
     let config = home.scratch().join("sim.toml");
     fs::write(&config, "hide_managed_memory = true\n").expect("the folder can be written");
     let home = home.variable("DIVVY_SIM_CONFIG", &path(&config));
-    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let _daemon = home.daemon(&["--set", "on-bypass=kill"]);
     let (probe, taken) = (home.program("cudarc_probe"), 20 * GIB);
     let hold = |gate: &str| -> Vec<String> {
         let bytes = taken.to_string();
@@ -434,7 +434,7 @@ fn managed_memory_that_is_listed_for_no_process_is_not_given_out() {
 #[test]
 fn memory_behind_descriptors_without_a_tag_is_not_given_out() {
     let home = preloaded("a100-80gb:1");
-    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let _daemon = home.daemon(&["--set", "on-bypass=kill"]);
     let evader = Evader::build(&home);
     let gate = home.gate("hoard");
     let words = [evader.program.as_str(), "hoard", "20", &gate];
@@ -473,7 +473,7 @@ fn a_forged_account_is_told_and_its_memory_counted_all_the_same() {
 #[test]
 fn a_limit_that_its_job_raises_is_put_right_and_what_it_took_is_told_and_not_given_out() {
     let home = preloaded("a100-80gb:1");
-    let _daemon = home.daemon(&["--on-bypass", "deny"]);
+    let _daemon = home.daemon(&["--set", "on-bypass=deny"]);
     let evader = Evader::build(&home);
     let job = evader.submit_raising();
     let bypass = told(&home, &job);
@@ -519,7 +519,7 @@ fn a_limit_that_its_job_raises_is_put_right_and_what_it_took_is_told_and_not_giv
 #[test]
 fn by_policy_a_job_that_raises_its_limit_is_killed_and_one_that_is_made_smaller_is_not() {
     let home = preloaded("a100-80gb:1");
-    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let _daemon = home.daemon(&["--set", "on-bypass=kill"]);
     let shrunk = home.submit_holder(&["--gpu-memory", "8G"], 6 * GIB, "shrunk");
     let _ = home.first_words(&shrunk);
     let _ = home.divvy(&["resize", &shrunk, "--gpu-memory", "2G"]).ok();
@@ -555,7 +555,7 @@ fn by_policy_a_job_that_raises_its_limit_is_killed_and_one_that_is_made_smaller_
 #[test]
 fn a_process_that_kills_its_supervisor_and_leaves_its_session_is_its_jobs_by_the_control_group() {
     let home = preloaded("a100-80gb:1");
-    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let _daemon = home.daemon(&["--set", "on-bypass=kill"]);
     let (probe, alone, held) = (
         home.program("cudarc_probe"),
         home.gate("alone"),
@@ -635,7 +635,7 @@ fn memory_held_past_the_limiter_is_counted_inside_the_limit() {
 #[test]
 fn by_policy_a_slice_gets_nothing_more_until_the_bypass_is_over() {
     let home = preloaded("a100-80gb:1");
-    let _daemon = home.daemon(&["--on-bypass", "deny"]);
+    let _daemon = home.daemon(&["--set", "on-bypass=deny"]);
     let (probe, gate) = (home.program("cudarc_probe"), home.gate("evader"));
     let wait = |name: &str| format!("while ! test -e {}; do sleep 0.05; done", home.gate(name));
     let script = format!(
@@ -714,7 +714,7 @@ impl Drop for Bystander {
 #[test]
 fn by_policy_a_job_past_the_limiter_is_killed_and_nobody_else_is() {
     let home = preloaded("a100-80gb:2");
-    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let _daemon = home.daemon(&["--set", "on-bypass=kill"]);
     let mut bystander = Bystander::start(&home);
     let neighbour = home.submit_holder(&["--gpu-memory", "8G"], GIB, "neighbour");
     let _ = home.first_words(&neighbour);
@@ -789,7 +789,7 @@ fn a_gpu_that_a_job_does_not_hold_is_told_and_not_given_out() {
 #[test]
 fn a_slot_that_names_a_stranger_keeps_no_slice_and_accuses_nobody() {
     let home = preloaded("a100-80gb:1");
-    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let _daemon = home.daemon(&["--set", "on-bypass=kill"]);
     let evader = Evader::build(&home);
     let mut bystander = Bystander::start(&home);
     let pid = bystander.0.id().to_string();
@@ -820,7 +820,7 @@ fn a_bypass_in_a_namespace_of_its_own_is_told_under_the_pid_that_it_has_here() {
         return;
     }
     let home = preloaded("a100-80gb:1");
-    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let _daemon = home.daemon(&["--set", "on-bypass=kill"]);
     let probe = home.program("cudarc_probe");
     // The limited one is pid 1 of its namespace, as an innocent process is here.
     let file = home.gate("limited");
@@ -877,7 +877,7 @@ fn a_bypass_is_not_told_twice_when_the_daemon_comes_back() {
     let job = home.submit(&["--gpu-memory", "8G"], &words);
     let before = told(&home, &job);
     daemon.crash();
-    let _daemon = home.daemon(&["--on-bypass", "deny"]);
+    let _daemon = home.daemon(&["--set", "on-bypass=deny"]);
     let slice = until("the slice is weighed again", || {
         home.job(&job)
             .slices
@@ -906,7 +906,7 @@ fn where_the_driver_does_not_say_who_holds_what_that_is_said() {
     let config = home.scratch().join("sim.toml");
     fs::write(&config, "hide_process_memory = true\n").expect("the folder can be written");
     let home = home.variable("DIVVY_SIM_CONFIG", &path(&config));
-    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let _daemon = home.daemon(&["--set", "on-bypass=kill"]);
     let job = home.submit_holder(&["--gpu-memory", "8G"], GIB, "limited");
     let _ = home.first_words(&job);
     until("it is said", || {

@@ -84,7 +84,8 @@ fn queues_whose_amount_is_none_stop_the_daemon_before_it_starts() {
         // A queue that is larger than the machine refuses a strict start alone.
         let words = [
             "daemon",
-            "--strict-start",
+            "--set",
+            "strict-start=true",
             "--dynamic-gpus",
             "--queue",
             queue,
@@ -111,7 +112,7 @@ fn a_gpu_index_that_is_not_there_is_refused_by_name() {
     }
     // A machine may have lost some of them.
     for gpus in ["0-7", "1,7"] {
-        let words = ["daemon", "--strict-start", "--gpus", gpus];
+        let words = ["daemon", "--set", "strict-start=true", "--gpus", gpus];
         says(&home.divvy(&words).exits(2), &["no GPU", "0, 1"]);
     }
     let _daemon = home.daemon(&["--gpus", "0"]);

@@ -249,15 +249,15 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
     (
         "admin init",
         &[
-            ("--yes --gpus x", USAGE),
-            ("--yes --queue a=0.3", USAGE),
-            ("--yes --admin @", USAGE),
-            ("--yes --project vision", USAGE),
-            ("--yes --listen 8.8.8.8:80", USAGE),
-            ("--yes --user --admin ana", USAGE),
-            ("--yes --default-project @", USAGE),
-            ("--yes --max-gpus many", USAGE),
-            ("--yes --device-nodes most", USAGE),
+            ("--gpus x", USAGE),
+            ("--queue a=0.3", USAGE),
+            ("--admin @", USAGE),
+            ("--project vision", USAGE),
+            ("--listen 8.8.8.8:80", USAGE),
+            ("--user --admin ana", USAGE),
+            ("--default-project @", USAGE),
+            ("--max-gpus many", USAGE),
+            ("--device-nodes most", USAGE),
         ],
     ),
     (
@@ -267,31 +267,20 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
             ("--dynamic-gpus", USAGE),
             ("--gpus 7", USAGE),
             ("--queue a a", USAGE),
-            ("--max-jobs 0", USAGE),
-            ("--max-gpus-per-user ana", USAGE),
-            ("--default-project @=lab", USAGE),
-            ("--access {}/none --system", USAGE),
-            ("--access {}/none", USAGE),
-            ("--listen everywhere", USAGE),
-            ("--listen 127.0.0.1:0", USAGE),
-            ("--token-file {}/none --listen 127.0.0.1:0", USAGE),
-            ("--web-host lab1", USAGE),
-            ("--web-host lab1/", USAGE),
-            ("--on-unlimited-image kill", USAGE),
+            ("--set limits.max-jobs=0", USAGE),
+            ("--set max-jobs=1", USAGE),
+            ("--set grace=soon", USAGE),
+            ("--set project-rules.max-gpus=ana", USAGE),
+            ("--set listen.access={}/none --system", USAGE),
+            ("--set listen.access={}/none", USAGE),
+            ("--set listen.listen=everywhere", USAGE),
+            ("--set listen.listen=127.0.0.1:0", USAGE),
+            ("--set listen.web-hosts=[\"lab1/\"]", USAGE),
+            ("--set on-bypass=shout", USAGE),
+            ("--set clearml.project-by=rules", USAGE),
             ("--stop --gpus x", USAGE),
             ("--stop --status", USAGE),
             ("--sim many", USAGE),
-            ("--grace soon", USAGE),
-            ("--log-size 1K", USAGE),
-            ("--idle-timeout soon", USAGE),
-            ("--idle-action cancel", USAGE),
-            ("--idle-timeout 1m --idle-action kill", USAGE),
-            ("--keep soon", USAGE),
-            ("--keep-jobs -1", USAGE),
-            ("--keep-usage soon", USAGE),
-            ("--on-bypass shout", USAGE),
-            ("--user-namespaces never --system", USAGE),
-            ("--device-nodes none --system", USAGE),
             ("--clearml --config-file {}/none", USAGE),
             ("--config-file {}/none", USAGE),
             ("--create-queue", USAGE),
@@ -299,9 +288,6 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
             ("--downtime 17-20", USAGE),
             ("--clearml --polling-interval soon", USAGE),
             ("--child-report-tags a", USAGE),
-            ("--keep-children", USAGE),
-            ("--clearml --clearml-agent=", USAGE),
-            ("--clearml-project-by user", USAGE),
         ],
     ),
 ];
@@ -324,9 +310,19 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("--defaults", "../../../../crates/agent/tests/it/config.rs"),
     ("--force", "../../../../crates/agent/tests/it/config.rs"),
     ("--motd", "../../../../crates/agent/tests/it/config.rs"),
+    (
+        "--default-project",
+        "../../../../crates/agent/tests/it/config.rs",
+    ),
+    ("--listen", "../../../../crates/cli/src/verbs/init/flags.rs"),
+    (
+        "--device-nodes",
+        "../../../../crates/cli/src/verbs/init/flags.rs",
+    ),
+    ("--set", "bypass.rs"),
+    ("--yes", "../../../../crates/agent/tests/it/config.rs"),
     ("--no-start", "../../../../crates/agent/tests/it/config.rs"),
     ("--user", "../../../../crates/agent/tests/it/config.rs"),
-    ("--yes", "../../../../crates/agent/tests/it/config.rs"),
     ("--docker", "docker/scenes.rs"),
     ("--docker-args", "docker/scenes.rs"),
     ("--dry-run", "run.rs"),
@@ -386,45 +382,12 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("--dynamic-gpus", "seed.rs"),
     ("--tasks", "lists.rs"),
     ("--order-fairness", "clearml/placement.rs"),
-    ("--max-jobs", "hardening.rs"),
     ("--system", "users.rs"),
-    ("--access", "inside.rs"),
-    ("--listen", "api.rs"),
-    ("--token-file", "api.rs"),
-    ("--on-unlimited-image", "docker/scenes.rs"),
-    ("--cdi-dir", "docker/claim.rs"),
     ("--stop", "verbs.rs"),
     ("--status", "verbs.rs"),
     ("--detached", "verbs.rs"),
-    ("--grace", "left.rs"),
-    ("--on-bypass", "bypass.rs"),
-    ("--user-namespaces", "users.rs"),
-    (
-        "--device-nodes",
-        "../../../../crates/agent/tests/it/forkserver_unit.rs",
-    ),
-    ("--log-size", "../../../../crates/agent/tests/it/exec.rs"),
-    ("--keep", "../../../../crates/agent/tests/it/past.rs"),
-    ("--keep-jobs", "../../../../crates/agent/tests/it/past.rs"),
-    (
-        "--no-preemption",
-        "../../../../crates/agent/tests/it/projects.rs",
-    ),
-    (
-        "--require-project",
-        "../../../../crates/agent/tests/it/project_rules.rs",
-    ),
-    (
-        "--default-project",
-        "../../../../crates/agent/tests/it/project_rules.rs",
-    ),
-    (
-        "--max-gpus-per-user",
-        "../../../../crates/agent/tests/it/project_rules.rs",
-    ),
     ("--clearml", "../../src/clearml/scene.rs"),
     ("--config-file", "../../src/clearml/scene.rs"),
-    ("--clearml-agent", "clearml/weak.rs"),
     (
         "--polling-interval",
         "../../../../crates/cli/src/serve/clearml.rs",
@@ -432,8 +395,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("--uptime", "clearml/flags.rs"),
     ("--downtime", "clearml/flags.rs"),
     ("--child-report-tags", "clearml/flags.rs"),
-    ("--keep-children", "clearml/flags.rs"),
-    ("--clearml-project-by", "clearml/people.rs"),
     (
         "--create-queue",
         "../../../../crates/divvy/tests/it/clearml.rs",
@@ -569,7 +530,6 @@ const SEEN: &[&str] = &[
     "--env-file",
     "--follow",
     "--gpus-on",
-    "--keep-usage",
     "--no-signals",
     "--output",
     "--queue",
@@ -644,15 +604,12 @@ const UNLISTED: &[&str] = &[
     "--exact",
     "--idempotency-key",
     "--input",
-    "--keep-usage",
-    "--max-gpus-per-user",
     "--node-cpu",
     "--node-memory",
     "--oldest",
     "--order",
     "--part",
     "--quiet",
-    "--require-project",
     "--shards",
     "--timing",
     "--train",
@@ -663,7 +620,6 @@ const ELSEWHERE_FREE: &[&str] = &[
     "--filter",  // any words are text
     "--project", // whoever is in none may name one
     "--docker",  // docker/image.rs: an image that is not there
-    "--cdi-dir", // a folder that is made
     "--motd",    // a file that is made
     "--reason",  // any words in one line are a reason
 ];
@@ -930,7 +886,7 @@ fn with_backfill_a_job_passes_one_that_it_cannot_delay() {
     assert_eq!(states, [JobState::Queued; 2]);
 
     let home = Home::new("a100-80gb:2");
-    let _daemon = home.daemon(&["--backfill"]);
+    let _daemon = home.daemon(&["--set", "backfill=true"]);
     let (passes, delays) = behind_another(&home);
     assert_eq!(home.ended(&passes).exit_code, Some(0));
     assert_eq!(home.job(&delays).state, JobState::Queued);
@@ -939,7 +895,7 @@ fn with_backfill_a_job_passes_one_that_it_cannot_delay() {
 #[test]
 fn what_does_nothing_is_told_of_suspended_or_cancelled_as_its_flags_or_the_daemons_say() {
     let home = Home::new("a100-80gb:1");
-    let _daemon = home.daemon(&typed("--idle-timeout 1s --idle-action cancel"));
+    let _daemon = home.daemon(&["--set", "idle={ after = \"1s\", action = \"cancel\" }"]);
     let submit = |flags: &str| {
         home.submit(
             &[typed("-g 0.125"), typed(flags)].concat(),
@@ -1053,7 +1009,7 @@ fn usage_is_of_the_time_between_and_forgotten_after_what_is_kept() {
     until("it is older than what is kept", || {
         (jiff::Timestamp::now().duration_since(ended).as_secs() > 1).then_some(())
     });
-    let _daemon = home.daemon(&typed("--keep-usage 1s"));
+    let _daemon = home.daemon(&typed("--set retention.usage-for=1s"));
     until("it is forgotten", || {
         rows("--since 1h").is_empty().then_some(())
     });

@@ -269,12 +269,12 @@ fn a_program_that_closes_every_descriptor_keeps_its_own_and_its_limit() {
 #[test]
 fn one_user_has_so_many_jobs_and_an_array_counts_whole() {
     let home = Home::new("a100-80gb:1");
-    let _daemon = home.daemon(&["--max-jobs", "3"]);
+    let _daemon = home.daemon(&["--set", "limits.max-jobs=3"]);
     let job = home.submit_holder(&["-g", "0.5"], 1, "go");
     let refused = |flags: &[&str]| {
         let words = [&["submit", "-g", "0.5"], flags, &["--", "true"]].concat();
         let said = home.divvy(&words).exits(4);
-        assert!(said.stderr.contains("--max-jobs"), "{}", said.stderr);
+        assert!(said.stderr.contains("limits.max-jobs"), "{}", said.stderr);
         said.stderr
     };
     let why = refused(&["--array", "0-2"]);

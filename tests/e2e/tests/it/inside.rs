@@ -66,7 +66,11 @@ fn on_the_systems_daemon_only_the_owner_and_admins_come_in_and_as_its_user() {
     let home = Home::new("a100-80gb:1");
     let roles = home.scratch().join("roles.toml");
     std::fs::write(&roles, "others = \"operator\"").expect("written");
-    let _daemon = home.daemon(&["--system", "--access", &roles.display().to_string()]);
+    let _daemon = home.daemon(&[
+        "--system",
+        "--set",
+        &format!("listen.access={}", roles.display()),
+    ]);
     let roots = holder(&home, &["-g", "0.25"]);
     let theirs = as_other(
         &home,

@@ -45,7 +45,7 @@ fn all_is_free(home: &Home, job: &str) {
 #[test]
 fn who_stays_in_a_slice_is_ended_after_the_grace() {
     let home = Home::new("a100-80gb:1");
-    let _daemon = home.daemon(&["--grace", "1s"]);
+    let _daemon = home.daemon(&["--set", "grace=1s"]);
     let (job, mut guest) = cancelled(&home, "never");
     assert_eq!(home.ended(&job).end_reason, Some(EndReason::Cancelled));
     let end = guest.try_wait().expect("it is our child");
@@ -57,7 +57,7 @@ fn who_stays_in_a_slice_is_ended_after_the_grace() {
 #[test]
 fn who_leaves_a_slice_within_the_grace_is_let_be() {
     let home = Home::new("a100-80gb:1");
-    let _daemon = home.daemon(&["--grace", "1h"]);
+    let _daemon = home.daemon(&["--set", "grace=1h"]);
     let (job, mut guest) = cancelled(&home, "leave");
     // The daemon goes on with others, and this one keeps what it has.
     let _ = home.divvy(&["run", "-g", "0.25", "--", "true"]).ok();

@@ -202,7 +202,7 @@ fn a_queues_quarter_is_an_instance_where_the_gpu_is_cut() {
     let Some(home) = home("a100-40gb:1") else {
         return;
     };
-    let strict = "daemon --strict-start --dynamic-gpus --queue single_gpu=1";
+    let strict = "daemon --set strict-start=true --dynamic-gpus --queue single_gpu=1";
     let refused = home.divvy(&strict.split(' ').collect::<Vec<_>>());
     assert_eq!(refused.code, 5, "{}", refused.stderr);
     assert!(

@@ -45,7 +45,7 @@ impl Node {
         let mut command = Command::new(self.at("image/lib/divvy/node-agent"));
         command
             .arg(self.at("state"))
-            .args(["--on-bypass", "kill"])
+            .args(["--set", "on-bypass=kill"])
             .env("PATH", format!("{}:{path}", self.at("path").display()));
         command
     }
@@ -60,7 +60,7 @@ impl Node {
         let output = self.run();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let program = said
-            .strip_suffix(" daemon --system --standby --on-bypass kill\n")
+            .strip_suffix(" daemon --system --standby --set on-bypass=kill\n")
             .unwrap_or_else(|| panic!("{said}{}", String::from_utf8_lossy(&output.stderr)));
         let place = Path::new(program).ancestors().nth(2).expect("bin/divvy");
         assert!(place.starts_with(self.at("state/node")), "{said}");

@@ -104,7 +104,8 @@ fn where_the_systems_daemon_is_installed_no_command_starts_another_unless_told_t
         "divvy daemon",
         &[
             "the system's daemon (pid ",
-            "--beside-system",
+            "--set",
+            "listen.beside-system=true",
             "exit code 8",
         ],
     );

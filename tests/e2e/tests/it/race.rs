@@ -27,7 +27,7 @@ impl Race {
     /// A slice for eight contexts and 4 GiB, on a GPU where nobody else is.
     fn start(route: &str) -> Self {
         let home = Home::new("a100-80gb:1");
-        let daemon = home.daemon(&["--on-bypass", "kill"]);
+        let daemon = home.daemon(&["--set", "on-bypass=kill"]);
         let gpu = home.items(&["gpus"]).remove(0);
         let overhead = gpu["context_overhead_bytes"].as_u64().expect("a figure");
         let limit = (PROCESSES * overhead + 4 * GIB).next_multiple_of(GRANULE);

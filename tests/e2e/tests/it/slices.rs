@@ -19,8 +19,8 @@ fn home(gpus: &str) -> Home {
 }
 
 fn daemon(home: &Home, words: &[&str]) -> divvy_e2e::Daemon {
-    let cdi = home.path().join("cdi").display().to_string();
-    home.daemon(&[&["--cdi-dir", &cdi], words].concat())
+    let cdi = format!("containers.cdi-dir={}", home.path().join("cdi").display());
+    home.daemon(&[&["--set", &cdi], words].concat())
 }
 
 fn slices(home: &Home) -> Vec<Value> {
@@ -365,7 +365,7 @@ fn a_slice_ends_with_its_control_group_and_a_bypass_in_it_is_killed() {
         return;
     };
     let home = home("a100-80gb:1");
-    let daemon = daemon(&home, &["--on-bypass", "kill"]);
+    let daemon = daemon(&home, &["--set", "on-bypass=kill"]);
     let shown = folder.display().to_string();
     let create = [
         "slice",

@@ -118,7 +118,7 @@ fn an_administrator_may_refuse_user_namespaces_to_jobs_and_nothing_else_changes(
     for (flags, code, text) in [
         (&[][..], 0, "0"),
         (
-            &["--user-namespaces", "refuse"],
+            &["--set", "refuse-user-namespaces=true"],
             1,
             "unshare: unshare failed: Operation not permitted",
         ),
@@ -162,7 +162,7 @@ fn mount_over(home: &Home) -> String {
 fn a_job_that_mounts_over_the_wrapper_is_killed_unless_the_administrator_says_otherwise() {
     for (flags, action) in [
         (&[][..], BypassAction::Killed),
-        (&["--on-bypass", "warn"], BypassAction::Warned),
+        (&["--set", "on-bypass=warn"], BypassAction::Warned),
     ] {
         let Some((home, _daemon)) = system_with(flags) else {
             return;

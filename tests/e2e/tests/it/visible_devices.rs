@@ -137,7 +137,7 @@ fn cleaned(home: &Home, command: &[String]) -> Vec<String> {
 /// Every front end that starts a program where the driver shows all GPUs.
 fn every_front_end(form: &str) {
     let home = Home::new(MACHINE).variable("DIVVY_FORM", form);
-    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let _daemon = home.daemon(&["--set", "on-bypass=kill"]);
     let table = Table::new(&home, &["run"]);
     let command = table.command();
     let check = |front_end: &str, output: CommandOutput| {
@@ -222,7 +222,7 @@ fn every_value_means_the_jobs_own_gpus_without_a_daemon() {
 #[test]
 fn a_program_without_its_slice_uses_no_other_jobs_gpu() {
     let home = Home::new(MACHINE).variable("DIVVY_FORM", "preload");
-    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let _daemon = home.daemon(&["--set", "on-bypass=kill"]);
     let table = Table::new(&home, &["run"]);
     let script = format!(
         "rm \"$DIVVY_SLICE/slots\"; unset DIVVY_SUPERVISOR; exec {} kept 0 2",
@@ -247,7 +247,7 @@ fn a_program_without_its_slice_uses_no_other_jobs_gpu() {
 #[test]
 fn an_engine_with_numbers_of_its_own_keeps_them() {
     let home = Home::new(MACHINE).variable("DIVVY_FORM", "preload");
-    let _daemon = home.daemon(&["--on-bypass", "warn"]);
+    let _daemon = home.daemon(&["--set", "on-bypass=warn"]);
     let table = Table::new(&home, &["run"]);
     let create = ["slice", "create", "s", "-g", "0.5", "--gpus-on", "1,2"];
     let _ = home.divvy(&create).ok();

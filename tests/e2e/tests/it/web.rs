@@ -20,7 +20,12 @@ fn listening(home: &Home, more: &[&str]) -> (Daemon, String) {
     fs::write(&token, TOKEN).expect("the folder can be written");
     fs::set_permissions(&token, PermissionsExt::from_mode(0o600)).expect("the file is ours");
     let token = token.to_str().expect("a path of ours is text");
-    let listen = ["--listen", "127.0.0.1:0", "--token-file", token];
+    let listen = [
+        "--set",
+        "listen.listen=127.0.0.1:0",
+        "--set",
+        &format!("listen.token-file={token}"),
+    ];
     let daemon = home.daemon(&[&listen[..], more].concat());
     let said = home.daemon_said();
     let at = said.rfind("127.0.0.1:").expect("it says where it listens");

@@ -405,7 +405,7 @@ impl<'a> ContainerCreation<'a> {
             match self.job.plan.on_unlimited {
                 OnUnlimited::Deny => {
                     let why = format!(
-                        "{why}; `divvy daemon --on-unlimited-image warn` starts it without a limit"
+                        "{why}; the key containers.deny-unlimited = false starts it without a limit"
                     );
                     return Err(why.into());
                 }

@@ -193,7 +193,7 @@ fn check_count(jobs: &Jobs, io: &Io, by: &Caller, more: usize) -> Result<(), Err
         has + more
     );
     Err(Error::new(ErrorCode::NotAllowed, why).hint(format!(
-        "the limit is {most} jobs (`divvy daemon --max-jobs`): wait for some to end, or cancel some"
+        "the limit is {most} jobs (the key limits.max-jobs): wait for some to end, or cancel some"
     )))
 }
 

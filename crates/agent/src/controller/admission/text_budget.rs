@@ -124,7 +124,7 @@ fn check_budget(
         human(sum)
     );
     Err(Error::new(ErrorCode::NotAllowed, why).hint(format!(
-        "the limit is {} (`divvy daemon --max-texts`): wait for some jobs to end, or cancel some",
+        "the limit is {} (the key limits.max-texts): wait for some jobs to end, or cancel some",
         human(most)
     )))
 }

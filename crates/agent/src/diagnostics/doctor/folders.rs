@@ -58,7 +58,7 @@ fn holes(state: &Path) -> Option<Finding> {
         "the file system of {} does not support holes in files: {error}",
         state.display()
     );
-    let means = "the daemon cannot keep logs of jobs within --log-size";
+    let means = "the daemon cannot keep logs of jobs within limits.log-size";
     let hint =
         "put the folder on a local disk (ext4, XFS, Btrfs, ZFS), or reduce the output of programs";
     Some(warn("home.logs", found, means, hint))

@@ -56,7 +56,7 @@ outside() {
 }
 open='(: </dev/nvidiactl)'
 for nodes in open jobs open; do
-    printf '[Service]\nExecStart=\nExecStart=/usr/bin/divvy daemon --system --device-nodes %s\n' $nodes \
+    printf '[Service]\nExecStart=\nExecStart=/usr/bin/divvy daemon --system --set device-nodes=%s\n' $nodes \
         >/etc/systemd/system/divvy.service.d/nodes.conf
     systemctl daemon-reload
     systemctl restart divvy

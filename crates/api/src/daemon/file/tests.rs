@@ -261,24 +261,3 @@ fn no_change_of_a_file_does_harm_and_each_problem_has_a_place_and_a_hint() {
     }
     assert!(right > 0 && wrong > 100, "{right} right, {wrong} wrong");
 }
-
-/// The example that packages install has every key, and is correct.
-#[test]
-fn the_example_file_is_correct() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/config.toml");
-    let text = std::fs::read_to_string(path).unwrap();
-    parse(text.as_bytes()).unwrap();
-    // With each commented key in force too.
-    let all: String = text
-        .lines()
-        .map(|line| match line.strip_prefix('#') {
-            Some(key) if !key.starts_with([' ', '#']) && !key.is_empty() => format!("{key}\n"),
-            _ => format!("{line}\n"),
-        })
-        .collect();
-    let places = parse(all.as_bytes()).unwrap().places;
-    for key in KEYS {
-        let is_there = places.keys().any(|path| key.is(path));
-        assert!(is_there, "{} is not in the example", key.name);
-    }
-}

@@ -92,13 +92,13 @@ impl Machine {
                 "daemon",
                 "--sim",
                 gpus,
-                "--grace",
-                "1s",
-                "--on-bypass",
-                "kill",
-                "--cdi-dir",
+                "--set",
+                "grace=1s",
+                "--set",
+                "on-bypass=kill",
+                "--set",
             ])
-            .arg(self.cdi_dir())
+            .arg(format!("containers.cdi-dir={}", self.cdi_dir().display()))
             .args(flags)
             .env("DIVVY_HOME", &home)
             .envs(env.iter().copied());

@@ -93,7 +93,7 @@ impl Node {
             );
         }
         let cdi = home.scratch().join("cdi");
-        let daemon = home.daemon(&["--cdi-dir", cdi.to_str().context("a readable name")?]);
+        let daemon = home.daemon(&["--set", &format!("containers.cdi-dir={}", cdi.display())]);
         let driver = drive(stage, programs, &name, &home)?;
         let mut node = Self {
             name,

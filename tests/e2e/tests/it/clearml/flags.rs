@@ -71,11 +71,11 @@ fn tasks_are_left_running_when_the_daemon_is_stopped_and_found_by_the_next() {
     let scene = Scene::new("a100-80gb:1");
     let task = scene.enqueued("now", "now");
     scene.queue("later");
-    let daemon = scene.daemon("0", &HALVES, &["--keep-children"]);
+    let daemon = scene.daemon("0", &HALVES, &["--set", "clearml.keep-children=true"]);
     assert_eq!(task.runs_on(), "gpu0.5a");
     assert_eq!(daemon.stop(), 0);
     assert_eq!(task.status(), "in_progress");
-    let daemon = scene.daemon("0", &HALVES, &["--keep-children"]);
+    let daemon = scene.daemon("0", &HALVES, &["--set", "clearml.keep-children=true"]);
     assert_eq!(task.runs_on(), "gpu0.5a");
     task.completes("now");
     assert_eq!(task.runs(), 1);

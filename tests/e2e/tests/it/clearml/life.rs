@@ -83,7 +83,7 @@ fn an_abort_has_one_ending_in_the_tasks_log() {
     let home = Home::new("a100-80gb:1").variable("QUICK_AGENT_BLIND", "1");
     let scene = Scene::around(Arc::new(Server::stub()), home, "node1", Agent::Quick);
     let task = scene.enqueued("single_gpu", "task");
-    let _daemon = scene.daemon("0", &["single_gpu=1"], &["--grace", "1s"]);
+    let _daemon = scene.daemon("0", &["single_gpu=1"], &["--set", "grace=1s"]);
     task.runs_on();
     scene
         .server

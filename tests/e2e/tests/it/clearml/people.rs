@@ -45,7 +45,11 @@ fn quotas_hold_for_tasks_of_two_users_and_a_new_mapping_restarts_nothing() {
     let scene = Scene::new("a100-80gb:2");
     let file = map(&scene, "by = \"user\"\n[users]\nann = \"vision\"");
     let file = file.to_str().expect("a readable name");
-    let _daemon = scene.daemon("0-1", &["single_gpu=1"], &["--clearml-project-by", file]);
+    let _daemon = scene.daemon(
+        "0-1",
+        &["single_gpu=1"],
+        &["--set", &format!("clearml.project-by={file}")],
+    );
     project(&scene, "vision", 1);
     project(&scene, "Bob B", 1);
     let on = |user: &str, name: &str, task: &str| {
@@ -105,7 +109,11 @@ fn quotas_hold_for_tasks_of_two_users_and_a_new_mapping_restarts_nothing() {
 #[test]
 fn a_task_beyond_its_projects_limit_waits_alone_and_the_server_says_why() {
     let scene = Scene::new("a100-80gb:2");
-    let _daemon = scene.daemon("0-1", &["dual_gpus=2"], &["--clearml-project-by", "user"]);
+    let _daemon = scene.daemon(
+        "0-1",
+        &["dual_gpus=2"],
+        &["--set", "clearml.project-by=user"],
+    );
     project(&scene, "Ann A", 1);
     project(&scene, "Bob B", 2);
     let large = owned(&scene, scene.task("large"), "ann", "Ann A").enqueue("dual_gpus");
@@ -124,7 +132,11 @@ fn a_task_beyond_its_projects_limit_waits_alone_and_the_server_says_why() {
 #[test]
 fn names_of_the_server_are_text_and_nothing_else() {
     let scene = Scene::new("a100-80gb:1");
-    let _daemon = scene.daemon("0", &["single_gpu=1"], &["--clearml-project-by", "user"]);
+    let _daemon = scene.daemon(
+        "0",
+        &["single_gpu=1"],
+        &["--set", "clearml.project-by=user"],
+    );
     for (name, user, job_name, job_user) in [
         ("a\u{1b}[31m\nb", "\u{7}root\r", "a [31m b", "root"),
         ("7", &"ö".repeat(5000), "task 7", &"ö".repeat(100)),
@@ -150,7 +162,7 @@ fn a_daemon_killed_between_claim_and_start_keeps_user_and_project() {
     // After the claim; before and after the server hears that it starts.
     for held in ["before", "after"] {
         let scene = Scene::new("a100-80gb:1");
-        let words = ["--clearml-project-by", "user"];
+        let words = ["--set", "clearml.project-by=user"];
         let hold = match held {
             "before" => scene.stub().hold_before("tasks.started"),
             _ => scene.stub().hold_after("tasks.started"),

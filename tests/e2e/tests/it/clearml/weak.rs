@@ -53,7 +53,8 @@ fn what_can_never_run_is_refused_at_the_start() {
             "--dynamic-gpus",
             "--gpus",
             "0-2",
-            "--strict-start",
+            "--set",
+            "strict-start=true",
             "--queue",
             queue,
         ];
@@ -201,7 +202,7 @@ fn a_task_that_cannot_be_started_fails_and_says_why() {
     let _daemon = scene.daemon(
         "0",
         &["single_gpu=1"],
-        &["--clearml-agent", "clearml-agent-of-this-test"],
+        &["--set", "clearml.agent=[\"clearml-agent-of-this-test\"]"],
     );
     let fields = task.becomes("failed");
     assert!(

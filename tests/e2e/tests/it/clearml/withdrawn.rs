@@ -184,7 +184,7 @@ fn each_verb_on_a_waiting_task_does_what_it_says_or_is_refused_with_exit_code_8(
 fn a_waiting_task_keeps_its_job_over_restarts_and_leaves_no_record_unless_it_ran() {
     let scene = Scene::new("a100-80gb:1");
     let running = scene.enqueued("single_gpu", "running");
-    let mut daemon = scene.daemon("0", &SINGLE, &["--keep-children"]);
+    let mut daemon = scene.daemon("0", &SINGLE, &["--set", "clearml.keep-children=true"]);
     running.runs_on();
     let waiting = ["one", "two"].map(|name| scene.enqueued("single_gpu", name));
     let ids = || waiting.each_ref().map(|task| task.waits().id);
@@ -194,7 +194,7 @@ fn a_waiting_task_keeps_its_job_over_restarts_and_leaves_no_record_unless_it_ran
             0 => assert_eq!(daemon.stop(), 0),
             _ => daemon.crash(),
         }
-        daemon = scene.daemon("0", &SINGLE, &["--keep-children"]);
+        daemon = scene.daemon("0", &SINGLE, &["--set", "clearml.keep-children=true"]);
         assert_eq!(ids(), before, "restart {round}");
     }
     // Its user takes one back, and one runs.
@@ -233,7 +233,7 @@ fn a_waiting_task_keeps_its_job_over_restarts_and_leaves_no_record_unless_it_ran
 fn a_daemon_without_the_server_has_no_jobs_that_stand_for_its_tasks() {
     let scene = Scene::new("a100-80gb:1");
     let running = scene.enqueued("single_gpu", "running");
-    let daemon = scene.daemon("0", &SINGLE, &["--keep-children"]);
+    let daemon = scene.daemon("0", &SINGLE, &["--set", "clearml.keep-children=true"]);
     running.runs_on();
     let waiting = scene.enqueued("single_gpu", "waiting");
     let id = waiting.waits().id;
@@ -261,7 +261,7 @@ fn a_running_task_says_which_user_of_the_server_ended_it() {
             .stub()
             .with(|world| world.users.insert("ana".into(), "Ana Ruiz".into()));
         let task = scene.enqueued("single_gpu", "task");
-        let _daemon = scene.daemon("0", &SINGLE, &["--grace", "1s"]);
+        let _daemon = scene.daemon("0", &SINGLE, &["--set", "grace=1s"]);
         task.runs_on();
         let id = task.jobs().pop().expect("it runs").id;
         scene

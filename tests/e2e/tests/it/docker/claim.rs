@@ -205,9 +205,8 @@ fn put(home: &Home, uid: &str, gpu: usize, bytes: u64) -> HeldClaim {
 }
 
 fn serve(home: &Home, words: &[&str]) -> divvy_e2e::Daemon {
-    let folder = devices(home);
-    let folder = folder.to_str().expect("a plain path");
-    home.daemon(&[&["--cdi-dir", folder], words].concat())
+    let folder = format!("containers.cdi-dir={}", devices(home).display());
+    home.daemon(&[&["--set", &folder], words].concat())
 }
 
 /// Attempts to be without the claim's limit, in turn; the last is on a GPU that is not the claim's.
@@ -365,7 +364,7 @@ fn who_goes_past_the_limiter_in_a_claim_is_told_and_killed_where_that_is_the_pol
     let Some((engine, home)) = scene("a100-80gb:1") else {
         return;
     };
-    let daemon = serve(&home, &["--on-bypass", "kill", "--grace", "1h"]);
+    let daemon = serve(&home, &["--set", "on-bypass=kill", "--set", "grace=1h"]);
     let held = put(&home, "u-1", 0, 2 * GIB);
     let device = [held.cdi_device.as_str()];
     let script = format!("{PAST}; echo left");
@@ -418,7 +417,7 @@ fn who_goes_past_the_limiter_in_a_claim_is_told_and_killed_where_that_is_the_pol
     );
     // The next daemon goes on with that, and has less patience.
     daemon.crash();
-    let _daemon = serve(&home, &["--grace", "1s"]);
+    let _daemon = serve(&home, &["--set", "grace=1s"]);
     home.ended(&held.job);
     assert!(!running.wait_bounded().expect("a child").success());
 }

@@ -47,7 +47,7 @@ impl Scene {
         }
         self.door.fail(None);
         // Whoever answers when it is asked to end is given all the time that it may take here.
-        self.daemon = Some(self.home.daemon(&["--grace", "1m"]));
+        self.daemon = Some(self.home.daemon(&["--set", "grace=1m"]));
         until("it has looked for what is left", || {
             let kinds = self.door.kinds();
             kinds
@@ -412,7 +412,10 @@ fn what_was_made_for_a_job_that_then_lost_its_supervisor_is_taken_away_by_the_sa
         return;
     };
     let devices = home.scratch().join("cdi");
-    let by_device = ["--cdi-dir", devices.to_str().expect("a plain path")];
+    let by_device = [
+        "--set",
+        &format!("containers.cdi-dir={}", devices.display()),
+    ];
     // Each of its supervisors dies before it has written down that it begins.
     let dies = [(CRASH_AT, "container.made")];
     for words in [&[][..], &by_device] {

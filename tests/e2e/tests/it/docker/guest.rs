@@ -124,7 +124,7 @@ fn a_cancelled_guest_is_stopped_and_one_that_never_came_gives_its_slice_back() {
     let Some((_engine, home)) = scene("a100-80gb:1") else {
         return;
     };
-    let _daemon = home.daemon(&["--grace", "1s"]);
+    let _daemon = home.daemon(&["--set", "grace=1s"]);
     let words = guest(
         &["-g", "0.5", "--name", "guest"],
         &[&[IMAGE][..], &HOLD].concat(),

@@ -373,7 +373,7 @@ fn cancelling_asks_first_and_kills_after_the_grace() {
     let deaf = "trap '' TERM; echo ready; while true; do sleep 0.05; done";
     // Who answers is given all the time that it may take here, and who does not is not waited for long.
     for (grace, script, code, last) in [("1m", polite, 0, "bye\n"), ("1s", deaf, 137, "ready\n")] {
-        let _daemon = home.daemon(&["--grace", grace]);
+        let _daemon = home.daemon(&["--set", &format!("grace={grace}")]);
         let job = submit(&home, &[], &["sh", "-c", script]);
         until("it can be stopped", || {
             home.log(&job).contains("ready").then_some(())
@@ -540,7 +540,7 @@ fn an_image_that_the_limiter_cannot_hold_is_found_out_and_handled_by_policy() {
         let said = home.divvy(run).exits(125);
         assert!(said.stderr.contains(named), "{}", said.stderr);
         assert!(
-            said.stderr.contains("--on-unlimited-image warn"),
+            said.stderr.contains("containers.deny-unlimited = false"),
             "{}",
             said.stderr
         );
@@ -550,7 +550,7 @@ fn an_image_that_the_limiter_cannot_hold_is_found_out_and_handled_by_policy() {
     }
     assert_eq!(daemon.stop(), 0);
 
-    let _daemon = home.daemon(&["--on-unlimited-image", "warn"]);
+    let _daemon = home.daemon(&["--set", "containers.deny-unlimited=false"]);
     let said = home.divvy(&tool).exits(3);
     assert!(
         said.stderr.contains("its GPU memory is not limited"),
@@ -689,7 +689,7 @@ fn memory_past_the_limiter_in_a_container_ends_its_job_where_that_is_the_policy(
     let Some((engine, home)) = scene("a100-80gb:1") else {
         return;
     };
-    let _daemon = home.daemon(&["--on-bypass", "kill"]);
+    let _daemon = home.daemon(&["--set", "on-bypass=kill"]);
     let folder = home.scratch().join("past");
     lay_way_past(&home, &folder);
     let past = format!("--docker-args=-v {}:/past:ro", folder.display());

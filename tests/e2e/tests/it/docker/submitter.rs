@@ -160,8 +160,8 @@ impl Scene {
 
     fn start(&mut self) {
         let roles = self.at("roles.toml");
-        let roles = roles.to_str().expect("a plain name");
-        self.daemon = Some(self.home.daemon(&["--system", "--access", roles]));
+        let roles = format!("listen.access={}", roles.display());
+        self.daemon = Some(self.home.daemon(&["--system", "--set", &roles]));
     }
 
     fn at(&self, name: &str) -> PathBuf {

@@ -28,9 +28,9 @@ pub fn write_token(path: &Path) {
 
 /// The flags of a daemon that listens on a port.
 fn listens(port: u16, token: &Path) -> [String; 4] {
-    let token = token.to_str().expect("a readable name").to_owned();
-    let address = format!("127.0.0.1:{port}");
-    ["--listen".into(), address, "--token-file".into(), token]
+    let token = format!("listen.token-file={}", token.display());
+    let address = format!("listen.listen=127.0.0.1:{port}");
+    ["--set".into(), address, "--set".into(), token]
 }
 
 /// A daemon with three shared GPUs and one in MIG mode.

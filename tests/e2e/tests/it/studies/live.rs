@@ -74,9 +74,9 @@ fn the_daemons_own_rules_are_those_of_its_forecast() {
         (scene["order"].clone(), scene["backfill"].clone())
     };
     let home = Home::new("a100-80gb:1");
-    let _daemon = blocked(&home, &["--backfill"]);
+    let _daemon = blocked(&home, &["--set", "backfill=true"]);
     assert_eq!(rules(&home), ("strict".into(), true.into()));
-    assert!(starts(&home, ""), "the daemon starts it with --backfill");
+    assert!(starts(&home, ""), "the daemon starts it with backfill");
     assert!(!starts(&home, "--rules fairness"));
     let plain = Home::new("a100-80gb:1");
     let _plain = blocked(&plain, &["--order-fairness"]);

@@ -30,7 +30,10 @@ fn system() -> Option<(Home, divvy_e2e::Daemon, String)> {
     fs::write(&access, lines.concat()).expect("the folder can be written");
     fs::set_permissions(&access, PermissionsExt::from_mode(0o644)).expect("the file is ours");
     let access = access.to_str().expect("a path of ours is text");
-    let (daemon, address) = listening(&home, &["--system", "--access", access]);
+    let (daemon, address) = listening(
+        &home,
+        &["--system", "--set", &format!("listen.access={access}")],
+    );
     Some((home, daemon, address))
 }
 

@@ -260,7 +260,7 @@ fn status(address: &str, token: &str, what: &str, request: &str) -> u16 {
 #[test]
 fn every_request_is_answered_as_the_table_says() {
     let home = Home::new("l4-24gb:1");
-    let (_daemon, listener) = listening(&home, &["--web-host", "lab1.example"]);
+    let (_daemon, listener) = listening(&home, &["--set", "listen.web-hosts=[\"lab1.example\"]"]);
     let shows = Page::open(&home, &["--web-host", "lab1.example"]);
     let acts = Page::open(&home, &["--web-host", "lab1.example", "--allow-actions"]);
     let mut table = String::from(

@@ -1,4 +1,4 @@
-//! Files of `admin init`: written whole or not at all.
+//! Files of `admin init` and `config init`: written whole or not at all.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read as _, Write as _};
@@ -161,7 +161,7 @@ fn failed(path: &Path, error: &io::Error) -> Error {
     };
     let failed = Error::new(code, format!("cannot write {}: {error}", path.display()));
     match code {
-        ErrorCode::NotAllowed => failed.hint("run it as root, or name another file: --config FILE"),
+        ErrorCode::NotAllowed => failed.hint("run it as root, or name another file"),
         _ => failed,
     }
 }
