@@ -13,13 +13,12 @@ use divvy_api::daemon::{
 };
 use divvy_api::v1::Container;
 use divvy_core::reconcile::BypassPolicy;
-use divvy_core::{Bytes, GpuSelection, Order, Preemption, QueueSpec, parse_gpus, parse_queues};
+use divvy_core::{Bytes, GpuSelection, Order, Preemption, QueueWords, parse_gpus, parse_queues};
 
 use crate::args::{self, DeviceNodesFor, OnUnlimitedImage, UserNamespaces};
 use crate::ask::terms::{idle, seconds};
 use crate::container;
 use crate::error_output::{Result, usage};
-use crate::output;
 
 pub use clearml::PASSWORD_FLAG;
 
@@ -41,7 +40,12 @@ fn flags(args: &args::Daemon) -> Result<DaemonOptions> {
         [] => GpuSelection::All,
         words => parse_gpus(words).map_err(|error| usage(error.to_string(), error.hint()))?,
     };
-    let queues = parse_queues(&args.queue, args.dynamic_gpus, args.services_mode.is_some())
+    let words = match (args.clearml.clearml, args.dynamic_gpus) {
+        (false, _) => QueueWords::Any,
+        (true, true) => QueueWords::Amounts,
+        (true, false) => QueueWords::Names,
+    };
+    let queues = parse_queues(&args.queue, words, args.services_mode.is_some())
         .map_err(|error| usage(format!("--queue: {error}"), error.hint()))?;
     if args.services_mode.is_some() {
         return Err(usage(
@@ -54,9 +58,6 @@ fn flags(args: &args::Daemon) -> Result<DaemonOptions> {
             "--dynamic-gpus requires --queue",
             "add queues in the order to serve: --queue half_gpu=0.5 single_gpu=1",
         ));
-    }
-    if !args.dynamic_gpus && !args.clearml.clearml {
-        warn_of_equals(&queues);
     }
     let clearml = clearml::clearml(args, &gpus, &queues)?;
     // With --clearml, --docker names the image of tasks. Submitted jobs name their own image.
@@ -185,28 +186,12 @@ fn grace(text: &str) -> Result<Duration> {
     })
 }
 
-/// Warns of `half=0.5` without `--dynamic-gpus`, which is a name, as for the stock agent, and seldom intended.
-fn warn_of_equals(queues: &[QueueSpec]) {
-    // A daemon of simulated GPUs parses its flags twice: it starts itself again with this variable set.
-    if std::env::var_os("DIVVY_SIM_STATE").is_some() {
-        return;
-    }
-    for name in queues
-        .iter()
-        .map(|queue| queue.name.to_string())
-        .filter(|name| name.parse::<QueueSpec>().is_ok())
-    {
-        output::say(&format!(
-            "amounts in --queue require --dynamic-gpus; `{name}` is taken as the name of a queue"
-        ));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::ffi::OsString;
 
     use divvy_api::daemon::keys::KEYS;
+    use divvy_core::QueueSpec;
 
     use super::*;
     use crate::args::{Verb, parse};
@@ -328,7 +313,14 @@ mod tests {
     }
 
     #[test]
-    fn without_dynamic_gpus_jobs_ask_for_themselves() {
+    fn a_queue_has_the_amount_that_its_word_names() {
+        for flag in ["", " --dynamic-gpus"] {
+            let daemon = parsed(&format!(
+                "divvy daemon{flag} --queue half=0.5 open wide=2-4"
+            ));
+            let expected = ["half gets 0.5", "open gets its request", "wide gets 2-4"];
+            assert_eq!(queues(&daemon.unwrap()), expected, "{flag}");
+        }
         let daemon = parsed(
             "divvy daemon --queue urgent rest --order-fairness --backfill --sim a100-80gb:3",
         )
@@ -395,15 +387,11 @@ mod tests {
     #[test]
     fn wrong_lines_are_refused_with_the_word_and_a_hint() {
         let lines = [
-            ("--dynamic-gpus --queue half=0.3", "half=0.3"),
-            ("--dynamic-gpus --queue half=1.25", "half=1.25"),
-            ("--dynamic-gpus --queue half=0", "half=0"),
-            (
-                "--dynamic-gpus --queue half",
-                "queue must be in format <queue_name>=<num_gpus>",
-            ),
-            ("--dynamic-gpus --queue half=half", "half=half"),
-            ("--dynamic-gpus --queue a=1 a=0.5", "twice"),
+            ("--queue half=0.3", "half=0.3"),
+            ("--queue half=1.25", "half=1.25"),
+            ("--queue half=0", "half=0"),
+            ("--queue half=half", "half=half"),
+            ("--queue a=1 a", "twice"),
             ("--dynamic-gpus", "requires --queue"),
             (
                 "--dynamic-gpus --queue a=1 --services-mode",

@@ -125,8 +125,7 @@ pub(super) mod gpus {
 }
 
 pub(super) mod queues {
-    use divvy_core::queue::QueueError;
-    use divvy_core::{QueueName, QueueSpec};
+    use divvy_core::{QueueSpec, QueueWords};
     use serde::{Deserialize, Deserializer, Serializer};
 
     /// One queue: `NAME`, or `NAME=AMOUNT`.
@@ -148,12 +147,7 @@ pub(super) mod queues {
     impl<'de> Deserialize<'de> for Entry {
         fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
             let text = String::deserialize(from)?;
-            let queue: Result<QueueSpec, QueueError> = match text.contains('=') {
-                true => text.parse(),
-                false => (text.parse::<QueueName>())
-                    .map(QueueSpec::open)
-                    .map_err(QueueError::from),
-            };
+            let queue = QueueWords::Any.read(&text);
             let queue = queue.map_err(|error| super::refused(&error, error.hint()))?;
             Ok(Self(queue))
         }

@@ -230,7 +230,7 @@ With --release-memory the driver copies the job's GPU memory to host memory (fro
 pub(super) const DAEMON: &str = "\
 Queues are served in the order of --queue, then `default`.
 
-  divvy daemon --dynamic-gpus --gpus 0-2 --queue dual_gpus=2 half_gpu=0.5
+  divvy daemon --gpus 0-2 --queue dual_gpus=2 half_gpu=0.5 open
   divvy daemon --dynamic-gpus --gpus 0-2 --queue half_gpu=0.5 --docker --clearml
   divvy daemon --sim a100-80gb:3 --detached";
 
