@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use divvy_core::{GpuSelection, QueueSpec, parse_gpus, parse_queues};
+use divvy_core::{GpuSelection, QueueSpec, QueueWords, parse_gpus, parse_queues};
 
 use super::input::Input;
 use super::text::text;
@@ -53,8 +53,12 @@ pub fn run(data: &[u8]) {
         let words: Vec<String> = (0..input.below(MOST))
             .map(|_| text(&mut input, PIECES))
             .collect();
-        let dynamic = input.byte() & 1 == 1;
-        match parse_queues(&words, dynamic, input.byte() & 7 == 7) {
+        let kind = match input.byte() % 3 {
+            0 => QueueWords::Any,
+            1 => QueueWords::Amounts,
+            _ => QueueWords::Names,
+        };
+        match parse_queues(&words, kind, input.byte() & 7 == 7) {
             Ok(queues) => {
                 assert_eq!(queues.len(), words.len());
                 let names: BTreeSet<_> = queues.iter().map(|queue| &queue.name).collect();

@@ -291,7 +291,12 @@ pub struct JobArgs {
     /// With MIG: compare actual memory, not the name
     ///
     /// With --gpu-memory on a MIG GPU: compare with the instance's actual memory. Its profile name is rounded up
-    #[arg(long, requires = "gpu_memory", conflicts_with_all = ["gpu", "mig_profile"])]
+    #[arg(
+        long,
+        requires = "gpu_memory",
+        conflicts_with_all = ["gpu", "mig_profile"],
+        hide_short_help = true
+    )]
     pub gpu_memory_exact: bool,
     /// A MIG instance of this profile: 2g.10gb
     #[arg(long, value_name = "PROFILE", conflicts_with_all = ["gpu", "gpu_memory"])]
@@ -336,7 +341,8 @@ pub struct JobArgs {
     /// Run this with `sh -c` when the job has ended
     ///
     /// The daemon runs this line with `sh -c` when the job has ended, as the job's user and without GPUs. It runs at most
-    /// once, for at most a minute. DIVVY_END_REASON and DIVVY_EXIT_CODE hold the result of the job
+    /// once, for at most a minute. DIVVY_END_REASON and DIVVY_EXIT_CODE hold the result of the job, DIVVY_USED
+    /// its peak memory
     #[arg(long, value_name = "CMD", allow_hyphen_values = true)]
     pub notify: Option<String>,
     /// Fail with exit code 6 instead of waiting
@@ -426,11 +432,11 @@ pub struct Submit {
     /// Submit only once per key
     ///
     /// Submit only once per key: a repeat returns the first job
-    #[arg(long, value_name = "KEY", hide_short_help = true)]
+    #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,
-    /// Format: table, wide, json, …; or as --stdout
+    /// Print as table, wide, json, …; or log to ./FILE
     ///
-    /// Print the job in this format: table, wide, json, ndjson or name. Any other value is a file, as with --stdout;
+    /// Two meanings. Print the job in this format: table, wide, json, ndjson or name. Any other value is a file, as with --stdout;
     /// write ./FILE for a name without a dot, a slash and a %
     #[arg(short, long, value_name = "FORMAT|FILE", value_parser = files::Words)]
     pub output: Option<Written>,
@@ -670,7 +676,7 @@ pub struct Suspend {
 }
 
 #[derive(Debug, Args)]
-#[command(infer_long_args = true, override_usage = "divvy daemon [--gpus LIST] [--dynamic-gpus --queue NAME=AMOUNT…] …", after_help = help::DAEMON)]
+#[command(infer_long_args = true, override_usage = "divvy daemon [--gpus LIST] [--queue NAME=AMOUNT…] …", after_help = help::DAEMON)]
 pub struct Daemon {
     /// Configuration file; flags take precedence
     ///
@@ -681,9 +687,10 @@ pub struct Daemon {
     /// Set a key of the file: --set backfill=true
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// --queue NAME=AMOUNT sets the amount of its jobs
+    /// With --clearml: a slot for each task
     ///
-    /// Read each --queue as NAME=AMOUNT: the amount that each of its jobs gets
+    /// With --clearml: each task has a slot of its own, and each --queue is NAME=AMOUNT. Without --clearml it changes
+    /// nothing: each --queue may have an amount
     #[arg(long)]
     pub dynamic_gpus: bool,
     /// GPUs to serve: 0-2 [default: all]
@@ -694,8 +701,8 @@ pub struct Daemon {
     pub gpus: Vec<String>,
     /// NAME or NAME=AMOUNT, in the order to serve them
     ///
-    /// Queues, in the order to serve them: NAME, or with --dynamic-gpus NAME=0.25 (steps of 0.125), NAME=2, NAME=1-4 or
-    /// NAME=2g.10gb
+    /// Queues, in the order to serve them: NAME=0.25 (steps of 0.125), NAME=2, NAME=1-4 or NAME=2g.10gb sets the amount
+    /// of each job; with NAME each job requests its own
     #[arg(long, value_name = "QUEUE", num_args = 1..)]
     pub queue: Vec<String>,
     /// Take one job from each queue in turn

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use divvy_api::v1::{Error, ErrorCode};
 
 use crate::colour::{Palette, Tone};
+use crate::table::{self, NARROWEST};
 use crate::text::clean;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -29,11 +30,23 @@ pub fn report(error: &Error, json: bool) -> ExitCode {
     let text = render(error, json);
     let text = match json {
         true => text,
-        false => in_colour(&text, Palette::of_stderr()),
+        false => in_colour(&for_stderr(&text), Palette::of_stderr()),
     };
     // A closed stderr must not hide the exit code.
     let _ = writeln!(std::io::stderr(), "{text}");
     ExitCode::from(error.code.exit_code())
+}
+
+/// The text with lines as wide as the terminal of stderr; as it is if stderr is no terminal.
+pub fn for_stderr(text: &str) -> String {
+    let width = stderr_width().map(|width| width.max(NARROWEST));
+    table::wrapped(text, width, "divvy: ".len())
+}
+
+/// Columns of the terminal of stderr, if it is one.
+pub fn stderr_width() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(std::io::stderr()).ok()?;
+    (size.ws_col > 0).then_some(usize::from(size.ws_col))
 }
 
 /// The text with `error:` and `hint:` in colour.

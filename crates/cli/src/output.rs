@@ -7,10 +7,9 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use crate::colour::Palette;
+use crate::error_output::{for_stderr, stderr_width};
 use crate::render::View;
-
-/// Least width a table is fitted to, however narrow the terminal.
-const NARROWEST: usize = 40;
+use crate::table::NARROWEST;
 
 /// Why a verb ends early.
 #[derive(Debug)]
@@ -57,7 +56,8 @@ pub fn print(data: impl AsRef<[u8]>) -> Result<(), Stop> {
 /// Writes a message to stderr, on a terminal or not.
 pub fn say(line: &str) {
     // A closed stderr does not stop the verb.
-    let _ = writeln!(std::io::stderr(), "divvy: {}", crate::text::clean(line));
+    let line = format!("divvy: {}", crate::text::clean(line));
+    let _ = writeln!(std::io::stderr(), "{}", for_stderr(&line));
 }
 
 /// Prints one line of progress, on a terminal only.
@@ -123,11 +123,6 @@ impl Drop for LiveLine {
     fn drop(&mut self) {
         self.erase();
     }
-}
-
-fn stderr_width() -> Option<usize> {
-    let size = rustix::termios::tcgetwinsize(std::io::stderr()).ok()?;
-    (size.ws_col > 0).then_some(usize::from(size.ws_col))
 }
 
 /// Rings the terminal's bell, if a person watches.

@@ -255,6 +255,10 @@ mod tests {
             error.message
         );
         assert!(error.message.contains("ndjson"), "{}", error.message);
+        let error = refused(&["divvy", "submit", "-o", "csv", "--", "true"]);
+        let both = "--output csv: neither a format (table, wide, json, ndjson, name) nor a file,";
+        assert!(error.message.starts_with(both), "{}", error.message);
+        assert_eq!(error.hint.as_deref(), Some("for a file write `-o ./csv`"));
         let error = refused(&["divvy", "wait"]);
         assert!(error.message.contains("<JOB>"), "{}", error.message);
         assert!(error.hint.unwrap().starts_with("usage: divvy wait"));

@@ -42,7 +42,9 @@ pub use doctor::findings;
 pub use efficiency::efficiency;
 pub use events::{event_line, events};
 pub use gpus::{gpus, gpus_footer, unmanaged_gpus};
-pub use jobs::{Rows, Span, folded_jobs, jobs, past_jobs, redivided, resized, start, submitted};
+pub use jobs::{
+    Rows, Span, folded_jobs, jobs, labels, past_jobs, redivided, resized, start, submitted,
+};
 pub use journal::journal;
 pub use mig::{changed, instances, planned};
 pub use oom::oom;

@@ -4,13 +4,12 @@ mod clearml;
 
 use divvy_api::daemon::{DaemonOptions, ListenOptions, Setting, Source};
 use divvy_api::v1::{Container, Error, ErrorCode};
-use divvy_core::{QueueSpec, parse_gpus, parse_queues};
+use divvy_core::{QueueWords, parse_gpus, parse_queues};
 use serde::Serialize;
 
 use crate::args;
 use crate::container;
 use crate::error_output::{Result, usage};
-use crate::output;
 
 pub use clearml::PASSWORD_FLAG;
 
@@ -36,7 +35,12 @@ pub fn source(args: &args::Daemon) -> Result<Source> {
             parse_gpus(&args.gpus).map_err(|error| usage(error.to_string(), error.hint()))?;
         settings.add("--gpus", "gpus", gpus.to_string())?;
     }
-    let queues = parse_queues(&args.queue, args.dynamic_gpus, args.services_mode.is_some())
+    let words = match (args.clearml.clearml, args.dynamic_gpus) {
+        (false, _) => QueueWords::Any,
+        (true, true) => QueueWords::Amounts,
+        (true, false) => QueueWords::Names,
+    };
+    let queues = parse_queues(&args.queue, words, args.services_mode.is_some())
         .map_err(|error| usage(format!("--queue: {error}"), error.hint()))?;
     if args.services_mode.is_some() {
         return Err(usage(
@@ -49,9 +53,6 @@ pub fn source(args: &args::Daemon) -> Result<Source> {
             "--dynamic-gpus requires --queue",
             "add queues in the order to serve: --queue half_gpu=0.5 single_gpu=1",
         ));
-    }
-    if !args.dynamic_gpus && !args.clearml.clearml {
-        warn_of_equals(&queues);
     }
     if !queues.is_empty() {
         let options = DaemonOptions {
@@ -111,23 +112,6 @@ fn default_container(words: &[String]) -> Result<Option<Container>> {
     }
 }
 
-/// Warns of `half=0.5` without `--dynamic-gpus`, which is a name, as for the stock agent, and seldom intended.
-fn warn_of_equals(queues: &[QueueSpec]) {
-    // A daemon of simulated GPUs parses its flags twice: it starts itself again with this variable set.
-    if std::env::var_os("DIVVY_SIM_STATE").is_some() {
-        return;
-    }
-    for name in queues
-        .iter()
-        .map(|queue| queue.name.to_string())
-        .filter(|name| name.parse::<QueueSpec>().is_ok())
-    {
-        output::say(&format!(
-            "amounts in --queue require --dynamic-gpus; `{name}` is taken as the name of a queue"
-        ));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -137,7 +121,7 @@ mod tests {
     use divvy_api::daemon::file::Parsed;
     use divvy_api::daemon::keys::KEYS;
     use divvy_core::reconcile::BypassPolicy;
-    use divvy_core::{GpuSelection, Order};
+    use divvy_core::{GpuSelection, Order, QueueSpec};
 
     use super::*;
     use crate::args::{Verb, parse};
@@ -260,7 +244,14 @@ mod tests {
     }
 
     #[test]
-    fn without_dynamic_gpus_jobs_ask_for_themselves() {
+    fn a_queue_has_the_amount_that_its_word_names() {
+        for flag in ["", " --dynamic-gpus"] {
+            let daemon = parsed(&format!(
+                "divvy daemon{flag} --queue half=0.5 open wide=2-4"
+            ));
+            let expected = ["half gets 0.5", "open gets its request", "wide gets 2-4"];
+            assert_eq!(queues(&daemon.unwrap()), expected, "{flag}");
+        }
         let daemon = parsed(
             "divvy daemon --queue urgent rest --order-fairness --set backfill=true --sim a100-80gb:3",
         )
@@ -325,15 +316,11 @@ mod tests {
     #[test]
     fn wrong_lines_are_refused_with_the_word_and_a_hint() {
         let lines = [
-            ("--dynamic-gpus --queue half=0.3", "half=0.3"),
-            ("--dynamic-gpus --queue half=1.25", "half=1.25"),
-            ("--dynamic-gpus --queue half=0", "half=0"),
-            (
-                "--dynamic-gpus --queue half",
-                "queue must be in format <queue_name>=<num_gpus>",
-            ),
-            ("--dynamic-gpus --queue half=half", "half=half"),
-            ("--dynamic-gpus --queue a=1 a=0.5", "twice"),
+            ("--queue half=0.3", "half=0.3"),
+            ("--queue half=1.25", "half=1.25"),
+            ("--queue half=0", "half=0"),
+            ("--queue half=half", "half=half"),
+            ("--queue a=1 a", "twice"),
             ("--dynamic-gpus", "requires --queue"),
             (
                 "--dynamic-gpus --queue a=1 --services-mode",

@@ -16,6 +16,8 @@ use unicode_width::UnicodeWidthChar as _;
 
 use crate::colour::{Palette, Tone};
 
+/// Least width that a text is fitted to, however narrow the terminal.
+pub const NARROWEST: usize = 40;
 /// Between two columns.
 const GAP: usize = 2;
 /// Width of the last column for which other columns give up nothing.
@@ -399,17 +401,46 @@ fn end_line(text: &mut String) {
     text.push('\n');
 }
 
-/// A text for people in lines of at most `width` columns, broken between words. `None`: one line.
-pub fn wrapped(text: &str, width: Option<usize>) -> String {
+/// A text for people in lines of at most `width` columns, broken between words. Later lines of a line begin at `hang`. A
+/// word that is too long has a line of its own. `None`: as it is.
+pub fn wrapped(text: &str, width: Option<usize>, hang: usize) -> String {
     let Some(width) = width else {
         return text.to_owned();
     };
-    let line = |line: &str| wrap(line, width, usize::MAX).join("\n");
-    let mut all = text.lines().map(line).collect::<Vec<_>>().join("\n");
-    if text.ends_with('\n') {
-        all.push('\n');
+    let mut all = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        let (mut rest, mut used) = (line, 0);
+        while !rest.is_empty() {
+            let (piece, behind) = rest.split_at(piece(rest, width.saturating_sub(hang)));
+            rest = behind;
+            let word = piece.trim_start_matches(' ');
+            if used > hang && used + taken(piece.trim_end()) > width && !word.is_empty() {
+                all.push('\n');
+                pad(&mut all, hang);
+                all.push_str(word);
+                used = hang + taken(word);
+            } else {
+                all.push_str(piece);
+                used += taken(piece);
+            }
+        }
     }
     all
+}
+
+/// Bytes of the blanks at the beginning and of what follows them and has to stay on one line: a command of at most
+/// `room` columns, in backquotes or from `divvy` to the end, otherwise a word.
+fn piece(rest: &str, room: usize) -> usize {
+    let blanks = rest.len() - rest.trim_start_matches(' ').len();
+    let text = &rest[blanks..];
+    let end_of_word = |from: usize| text[from..].find(' ').map_or(text.len(), |at| from + at);
+    let word = end_of_word(0);
+    let command = match text[..word].matches('`').count() {
+        1 => text[word..].find('`').map(|at| end_of_word(word + at)),
+        _ => text.starts_with("divvy ").then_some(text.len()),
+    };
+    let command = command.filter(|end| taken(text[..*end].trim_end()) <= room);
+    blanks + command.unwrap_or(word)
 }
 
 fn pad(text: &mut String, mut width: usize) {
@@ -612,10 +643,51 @@ mod tests {
     fn a_line_for_people_wraps_at_words() {
         let text = "memory limits: limiter (on bypass: warn) · compute: time slices by share\n";
         assert_eq!(
-            wrapped(text, Some(40)),
+            wrapped(text, Some(40), 0),
             "memory limits: limiter (on bypass: warn)\n· compute: time slices by share\n"
         );
-        assert_eq!(wrapped(text, None), text);
+        assert_eq!(wrapped(text, None, 0), text);
+    }
+
+    #[test]
+    fn a_wrapped_hint_breaks_no_word_and_no_command_that_fits() {
+        let path = format!("/{}", "long/".repeat(30));
+        let texts = [
+            "#12 waits in queue default, place 1: needs 40.0 GiB on one GPU; the largest shared GPU has 19.8 GiB free\n  \
+             gpu 0   0.5 of 1 in use by #3 train of ana (the limiter, managed by another daemon)\n  options request 0.5 \
+             of a GPU: divvy resize 12 -g 0.5\n"
+                .to_owned(),
+            format!("error: cannot read {path}: No such file or directory\nhint: `divvy config check {path}`"),
+            "divvy: 3 jobs wait for 訓練 GPUs; `divvy resize 3 --gpu-memory 8G` starts one (`divvy why 3` shows more)".to_owned(),
+        ];
+        for text in &texts {
+            for (width, hang) in [(40, 10), (60, 10), (80, 7), (120, 0)] {
+                let shown = wrapped(text, Some(width), hang);
+                for line in shown.lines() {
+                    let is_word = !line.trim_start().contains(' ');
+                    assert!(taken(line) <= width || is_word, "{width}: {line:?}");
+                }
+                let words = |text: &str| -> Vec<String> {
+                    text.split_whitespace().map(str::to_owned).collect()
+                };
+                assert_eq!(words(&shown), words(text), "{width}");
+                let joined = shown.replace(&format!("\n{}", " ".repeat(hang)), " ");
+                assert!(
+                    hang == 0 || joined == text.replace(&format!("\n{}", " ".repeat(hang)), " "),
+                    "{joined:?}"
+                );
+            }
+        }
+        let shown = wrapped(&texts[2], Some(60), 7);
+        assert!(
+            shown.contains("`divvy resize 3 --gpu-memory 8G`"),
+            "{shown}"
+        );
+        let shown = wrapped(&texts[0], Some(40), 10);
+        assert!(
+            shown.contains("\n          divvy resize 12 -g 0.5\n"),
+            "{shown}"
+        );
     }
 
     #[test]

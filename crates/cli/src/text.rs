@@ -38,6 +38,11 @@ pub fn share(thousandths: u16) -> String {
     divvy_core::units::gpus(u64::from(thousandths)).to_string()
 }
 
+/// Labels of slices: `gpu2,3` for two whole GPUs, `gpu1:0.25c` for the slice `gpu1.25c`.
+pub fn labels<'a>(labels: impl IntoIterator<Item = &'a str>) -> String {
+    clean(&divvy_core::show_labels(labels))
+}
+
 /// Enforcement of a memory limit, in the glossary's words: `limiter`, `mig`.
 pub fn enforcement(name: &str) -> Cow<'_, str> {
     match name {

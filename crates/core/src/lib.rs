@@ -51,10 +51,10 @@ pub use model::isolation::Isolation;
 pub use model::job_state::JobState;
 pub use model::order_key::{OrderKey, Top};
 pub use model::pattern::{FileFacts, FilePattern, FilePatternError};
-pub use model::queue::{Order, QueueSpec, parse_queues};
+pub use model::queue::{Order, QueueSpec, QueueWords, parse_queues};
 pub use model::request::{Amount, Request};
 pub use model::selection::{GpuSelection, SelectionError, parse_gpus};
-pub use model::slice::{Grant, MigGrant};
+pub use model::slice::{Grant, MigGrant, show_labels};
 pub use model::snapshot::{AllocatedJob, PendingJob, Preemption, Queue, Snapshot};
 pub use model::{
     command, escape, gpu, invariants, isolation, job_state as job, order_key, queue, request,

@@ -190,18 +190,8 @@ fn dispatch(
             reply,
         } => waiters::wait(&mut state.jobs, fx, io, &reference, milestone, reply)?,
         Message::RecordEvent {
-            job,
-            kind,
-            text,
-            signal,
-            ..
-        } => {
-            fx.record_event(io, Some(job), kind, &text)?;
-            let placed = (state.jobs.active.get_mut(&job)).and_then(|active| active.placed_mut());
-            if let (Some(placed), Some(signal)) = (placed, signal) {
-                placed.signalled = Some((signal, text));
-            }
-        }
+            job, kind, text, ..
+        } => fx.record_event(io, Some(job), kind, &text)?,
         Message::Watch(WatchEvent::Record(id)) => job_sync::check_records(state, fx, io, id)?,
         Message::Watch(WatchEvent::SupervisorEnded(id)) => job_sync::sync_job(state, fx, io, id)?,
         Message::Watch(WatchEvent::EventsLost) => {

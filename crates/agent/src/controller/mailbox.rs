@@ -190,8 +190,6 @@ pub enum Message {
         by: Box<Caller>,
         kind: &'static str,
         text: String,
-        /// The signal that the program is about to get, for the reason of its end.
-        signal: Option<u8>,
     },
     /// The watcher saw a change of a job's records or the end of its supervisor.
     Watch(WatchEvent),

@@ -71,8 +71,6 @@ pub struct Placed {
     pub slice_usage: Vec<SliceUsage>,
     /// Its slice could not be read; the daemon has logged it.
     pub damaged: bool,
-    /// The signal that a user sent last, with the words of its event.
-    pub signalled: Option<(u8, String)>,
     pub supervisor: SupervisorStatus,
     /// Its processes that the driver listed last.
     pub members: Vec<Process>,
@@ -150,7 +148,6 @@ impl Waiting {
             slice: None,
             slice_usage: Vec::new(),
             damaged: false,
-            signalled: None,
             supervisor: SupervisorStatus::default(),
             members: std::mem::take(&mut self.members),
             orphans_since: None,

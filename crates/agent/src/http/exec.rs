@@ -60,7 +60,6 @@ pub async fn exec(
         by: Box::new(caller.clone()),
         kind: "exec",
         text: entered(&exec, &caller),
-        signal: None,
     });
     tokio::spawn(async move {
         let seen_to = tokio::spawn(run_session(guest, ways));
@@ -256,7 +255,6 @@ pub async fn signal(
         by: Box::new(caller.clone()),
         kind: "signalled",
         text: format!("{whose} through attach"),
-        signal: Some(signal.number()),
     });
     match &inside.environment {
         ExecEnvironment::Container { socket, name, .. } => {

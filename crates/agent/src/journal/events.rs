@@ -75,6 +75,20 @@ impl Store {
         Ok(JobEvent { event, owner })
     }
 
+    /// The text of the job's last event of this kind, at this time or later.
+    pub fn last_text_of_event(
+        &self,
+        job: JobId,
+        kind: &str,
+        since: Timestamp,
+    ) -> Result<Option<String>, StoreError> {
+        let query = "SELECT text FROM event INDEXED BY event_job WHERE job = ?1 AND kind = ?2 AND at >= ?3 \
+                     ORDER BY seq DESC LIMIT 1";
+        let parameters = params![job.0, kind, since.as_microsecond()];
+        let found = self.db.query_row(query, parameters, |row| row.get(0));
+        found.optional().map_err(sql("find an event"))
+    }
+
     /// Whether there is an event [`UNCOUNTED`] about a job.
     pub fn has_uncounted_event(&self, job: JobId) -> Result<bool, StoreError> {
         self.db

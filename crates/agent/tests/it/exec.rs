@@ -364,6 +364,37 @@ async fn a_signal_of_a_user_is_in_the_events_and_in_the_reason_of_the_end() {
 }
 
 #[tokio::test]
+async fn the_reason_of_the_end_names_the_user_also_after_a_restart_of_the_daemon() {
+    let mut home = Home::started(&SEED);
+    let client = home.connect();
+    let gate = home.gate("go");
+    // The signal ends the program only behind the gate.
+    let said = format!(
+        "trap 'while [ ! -e {gate} ]; do sleep 0.05; done; trap - TERM; kill -TERM $$' TERM; echo up; while :; do sleep 0.05; done"
+    );
+    let id = client
+        .submit(&script("quarter_gpu", &said))
+        .await
+        .unwrap()
+        .id;
+    in_state(&client, &id, JobState::Running).await;
+    until("the program has its trap", || {
+        home.log(&id).contains("up").then_some(())
+    });
+    client.signal(&id, Signal::Term).await.unwrap();
+    home.kill();
+    home.start(&SEED);
+    let client = home.connect();
+    home.open("go");
+    let job = ended(&client, &id).await;
+    let by = format!("SIGTERM by {} (uid {})", job.user, job.uid.unwrap());
+    assert_eq!(
+        job.reason,
+        Some(format!("ended by signal 15: {by} through attach"))
+    );
+}
+
+#[tokio::test]
 async fn a_signal_goes_to_the_jobs_own_program() {
     let home = Home::started(&SEED);
     let client = home.connect();

@@ -214,7 +214,7 @@ async fn the_bound_of_logs_is_none_of_an_output_file() {
 }
 
 /// What a notice says of how its job ended.
-const TELL: &str = "echo \"said $DIVVY_JOB_ID $DIVVY_JOB_NAME $DIVVY_END_REASON [$DIVVY_EXIT_CODE] [$CUDA_VISIBLE_DEVICES] $TOKEN.\"";
+const TELL: &str = "echo \"said $DIVVY_JOB_ID $DIVVY_JOB_NAME $DIVVY_END_REASON [$DIVVY_EXIT_CODE] [$CUDA_VISIBLE_DEVICES] $TOKEN$DIVVY_USED.\"";
 
 #[tokio::test]
 async fn a_notice_tells_of_every_end_once_and_has_no_gpu() {
@@ -267,6 +267,40 @@ async fn a_notice_tells_of_every_end_once_and_has_no_gpu() {
             !divvy_testkit::has_spec(&folder)
         });
     }
+}
+
+#[tokio::test]
+async fn a_notification_tells_the_peak_of_the_limit_and_describe_the_next_size() {
+    let home = Home::started(&SEED);
+    let client = home.connect();
+    let (probe, gate) = (home.program("cudarc_probe"), home.gate("go"));
+    let (divvy, folder) = (home.program("divvy"), home.path().display());
+    let told = format!(
+        "DIVVY_HOME={folder} {divvy} describe $DIVVY_JOB_ID; echo \"[$DIVVY_USED] is all\""
+    );
+    let hold = [
+        &probe,
+        "hold",
+        "--bytes",
+        "1073741824",
+        "--until-file",
+        &gate,
+    ];
+    let id = client
+        .submit(&noticed(&told, quarter(&hold)))
+        .await
+        .unwrap()
+        .id;
+    in_state(&client, &id, JobState::Running).await;
+    home.open("go");
+    ended(&client, &id).await;
+    let text = says(&client, &id, "at its peak] is all").await;
+    let line = text.lines().last().unwrap_or_default();
+    assert!(
+        line.starts_with("[1.") && line.ends_with(" GiB at its peak] is all"),
+        "{text}"
+    );
+    assert!(text.contains("; next time: --gpu-memory "), "{text}");
 }
 
 #[tokio::test]

@@ -126,7 +126,7 @@ pub(super) mod gpus {
 
 pub(super) mod queues {
     use divvy_core::queue::QueueError;
-    use divvy_core::{QueueName, QueueSpec};
+    use divvy_core::{QueueSpec, QueueWords};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     /// One queue: `NAME`, or `NAME=AMOUNT`; a name with `=` is `{ name = "NAME" }`.
@@ -140,10 +140,8 @@ pub(super) mod queues {
     impl Entry {
         fn queue(self) -> Result<QueueSpec, QueueError> {
             match self {
-                Self::Text(text) if text.contains('=') => text.parse(),
-                Self::Text(name) | Self::Named { name } => {
-                    Ok(QueueSpec::open(name.parse::<QueueName>()?))
-                }
+                Self::Text(text) => QueueWords::Any.read(&text),
+                Self::Named { name } => QueueWords::Names.read(&name),
             }
         }
     }

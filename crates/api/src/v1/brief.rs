@@ -17,6 +17,9 @@ pub struct Brief<'a> {
     /// Handle such as `12_3`, for a job of an array.
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     pub task: Option<Cow<'a, str>>,
+    /// Largest number of jobs of the array that hold slices at the same time. Absent: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_running: Option<u32>,
     #[serde(borrow)]
     pub name: Cow<'a, str>,
     /// Absent from daemons before version 0.2.
@@ -62,6 +65,7 @@ impl Brief<'_> {
         Brief {
             id: owned(self.id),
             task: self.task.map(owned),
+            max_running: self.max_running,
             name: owned(self.name),
             user: owned(self.user),
             project: self.project.map(owned),
@@ -151,6 +155,7 @@ impl<'a> From<&'a Job> for Brief<'a> {
         Self {
             id: job.id.as_str().into(),
             task: job.array.as_ref().map(|task| task.to_string().into()),
+            max_running: job.array.as_ref().and_then(|task| task.max_running),
             name: job.name.as_str().into(),
             user: job.user.as_str().into(),
             project: job.project.as_deref().map(Cow::from),
@@ -203,6 +208,7 @@ mod tests {
         Brief {
             id: id.to_string().into(),
             task: None,
+            max_running: None,
             name: "train \"ü\" \n".into(),
             user: "ana".into(),
             project: None,

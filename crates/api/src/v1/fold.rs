@@ -11,13 +11,13 @@ const MOST_PIECES: usize = 3;
 pub struct Folded {
     /// Number of tasks.
     pub count: u32,
-    /// Their indices: `2-8,10-39`; after three pieces `…`.
+    /// Their indices: `2-8,10-39`; after three pieces `…`. `2-39%4`: four jobs of the array hold slices at once.
     pub indices: String,
 }
 
 impl Folded {
-    /// The fold of the tasks with these indices, in any order.
-    pub fn of(mut indices: Vec<u32>) -> Self {
+    /// The fold of the tasks with these indices, in any order. `most`: so many jobs of the array hold slices at once.
+    pub fn of(mut indices: Vec<u32>, most: Option<u32>) -> Self {
         indices.sort_unstable();
         let mut pieces: Vec<(u32, u32)> = Vec::new();
         for &index in &indices {
@@ -38,7 +38,7 @@ impl Folded {
         }
         Self {
             count: u32::try_from(indices.len()).unwrap_or(u32::MAX),
-            indices: shown.join(","),
+            indices: shown.join(",") + &most.map(|most| format!("%{most}")).unwrap_or_default(),
         }
     }
 
@@ -70,13 +70,15 @@ mod tests {
             (&[0, 2, 4, 5, 6, 8], "0,2,4-6,…"),
             (&[], ""),
         ] {
-            let fold = Folded::of(indices.to_vec());
+            let fold = Folded::of(indices.to_vec(), None);
             assert_eq!(
                 (fold.count as usize, fold.indices.as_str()),
                 (indices.len(), words)
             );
         }
-        let fold = Folded::of(vec![2, 3]);
+        let fold = Folded::of((2..40).collect(), Some(4));
+        assert_eq!(fold.reference("12_2"), "12_[2-39%4]");
+        let fold = Folded::of(vec![2, 3], None);
         assert_eq!(fold.reference("12_2"), "12_[2-3]");
         assert_eq!(["sw[2]", "a[b", "a"].map(Folded::name), ["sw", "a[b", "a"]);
     }

@@ -51,16 +51,17 @@ impl TypedValueParser for Words {
         }
         // A mistyped form is no file.
         if !text.contains(['.', '/', '%']) {
-            let mut error = wrong(ErrorKind::InvalidValue);
             let forms = Format::value_variants().iter();
             let forms = forms.filter_map(ValueEnum::to_possible_value);
-            let values = forms.map(|form| form.get_name().to_owned());
-            let values = values.chain(["./FILE".to_owned()]).collect();
-            error.insert(
-                ContextKind::InvalidValue,
-                ContextValue::String(text.to_owned()),
+            let forms: Vec<String> = forms.map(|form| form.get_name().to_owned()).collect();
+            let error = clap::Error::raw(
+                ErrorKind::ValueValidation,
+                format!(
+                    "--output {text}: neither a format ({}) nor a file, which has a dot, a slash or a % in its name\n\n  \
+                     tip: for a file write `-o ./{text}`\n",
+                    forms.join(", "),
+                ),
             );
-            error.insert(ContextKind::ValidValue, ContextValue::Strings(values));
             return Err(error);
         }
         Ok(Written::File(text.to_owned()))

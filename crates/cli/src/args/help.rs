@@ -232,7 +232,7 @@ pub(super) const DAEMON: &str = "\
 Queues are served in the order of --queue, then `default`. All other options are keys of the file, which \
 `divvy config init` lists and --set sets.
 
-  divvy daemon --dynamic-gpus --gpus 0-2 --queue dual_gpus=2 half_gpu=0.5
+  divvy daemon --gpus 0-2 --queue dual_gpus=2 half_gpu=0.5 open
   divvy daemon --dynamic-gpus --gpus 0-2 --queue half_gpu=0.5 --docker --clearml
   divvy daemon --sim a100-80gb:3 --detached";
 

@@ -84,7 +84,7 @@ pub fn commented_config() -> String {
             within = above;
             let _ = write!(text, "\n#[{}]\n", above.replace('*', "vision"));
         }
-        for line in table::wrapped(&key.words(), Some(WIDTH)).lines() {
+        for line in table::wrapped(&key.words(), Some(WIDTH), 0).lines() {
             let _ = writeln!(text, "# {line}");
         }
         let value = match key.example {

@@ -385,7 +385,9 @@ impl Facts {
             "slice",
             &format!(
                 "{}: {share} of GPU {} ({})",
-                slice.label, slice.gpu_index, slice.gpu_uuid
+                jobs::labels(std::slice::from_ref(slice)),
+                slice.gpu_index,
+                slice.gpu_uuid
             ),
         );
         if let Some(instance) = &slice.mig {

@@ -36,7 +36,7 @@ pub fn findings(findings: &[Finding], view: View) -> String {
             "jobs cannot run correctly here"
         }
     );
-    text.push_str(&table::wrapped(&sum, view.width));
+    text.push_str(&table::wrapped(&sum, view.width, 0));
     text
 }
 

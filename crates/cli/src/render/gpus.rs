@@ -183,11 +183,11 @@ fn people(gpu: &Gpu) -> String {
     named.join(", ")
 }
 
-/// `#3 ana gpu0.25a`, with what it uses of the GPU's time where that is measured; wide, with its share and how long it has waited, too.
+/// `#3 ana gpu0:0.25a`, with what it uses of the GPU's time where that is measured; wide, with its share and how long it has waited, too.
 fn slice(slice: &GpuSlice, view: View) -> String {
     let uses = |time: ComputeTime| {
         let used = time.share_used?;
-        Some(format!("uses {}", text::share(used)))
+        Some(format!("{} % busy", (used + 5) / 10))
     };
     let time = slice.compute_time.and_then(|time| match view.wide {
         true => Some(text::compute_time(&time)),
@@ -198,7 +198,8 @@ fn slice(slice: &GpuSlice, view: View) -> String {
         "" => String::new(),
         user => format!("{} ", text::clean(user)),
     };
-    format!("#{} {user}{}{time}", slice.job, slice.label)
+    let label = text::labels([&*slice.label]);
+    format!("#{} {user}{label}{time}", slice.job)
 }
 
 /// By how much the accounts are off the driver's figures, now and at most.
@@ -282,5 +283,5 @@ pub fn gpus_footer(gpus: &[Gpu], node: &Node, view: View) -> String {
         kinds.join(", "),
         node.on_bypass,
     );
-    table::wrapped(&text, view.width)
+    table::wrapped(&text, view.width, 0)
 }

@@ -143,7 +143,8 @@ impl Rows {
         if count == 1 {
             return self.put_bounded(&fold.first, 1);
         }
-        let (folded, mut job) = (Folded::of(fold.indices), fold.first);
+        let mut job = fold.first;
+        let folded = Folded::of(fold.indices, job.max_running);
         let name = Folded::name(&job.name).to_owned();
         job.name = Cow::Owned(name);
         job.task = Some(Cow::Owned(folded.reference(job.reference())));
@@ -294,13 +295,9 @@ fn row(
     cells.add_in(tone, &reason(job));
 }
 
-/// `gpu0,gpu1`.
-pub(super) fn labels(slices: &[Slice]) -> String {
-    slices
-        .iter()
-        .map(|slice| slice.label.as_str())
-        .collect::<Vec<_>>()
-        .join(",")
+/// `gpu0,1`.
+pub fn labels(slices: &[Slice]) -> String {
+    text::labels(slices.iter().map(|slice| slice.label.as_str()))
 }
 
 /// Used and limit, over all GPUs, while it holds them.
@@ -403,12 +400,12 @@ pub fn resized(job: &Job) -> String {
     }
     let one = |slice: &Slice| {
         let held = text::memory(slice.memory_limit_bytes);
+        let label = labels(std::slice::from_ref(slice));
         match slice.memory_target_bytes {
-            None => format!("#{id} {name} has {held} on {}\n", slice.label),
+            None => format!("#{id} {name} has {held} on {label}\n"),
             Some(target) => format!(
-                "#{id} {name}: new limit {} on {}; it keeps {held} until it uses no more than the new limit ({} now)\n",
+                "#{id} {name}: new limit {} on {label}; it keeps {held} until it uses no more than the new limit ({} now)\n",
                 text::memory(target),
-                slice.label,
                 text::memory(slice.memory_used_bytes)
             ),
         }
@@ -576,7 +573,7 @@ mod tests {
         let text = folded_jobs(&jobs, view());
         assert_eq!(text.lines().count(), 2, "{text}");
         assert!(
-            text.contains("12_[0-39]") && text.contains("40 queued"),
+            text.contains("12_[0-39%2]") && text.contains("40 queued"),
             "{text}"
         );
     }

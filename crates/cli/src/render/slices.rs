@@ -3,6 +3,7 @@
 use divvy_api::v1::{HeldClaim, Slice};
 
 use super::View;
+use super::jobs::labels;
 use crate::table::{self, Column};
 use crate::text;
 
@@ -59,12 +60,7 @@ fn limit(slices: &[Slice]) -> u64 {
     slices.iter().map(|slice| slice.memory_limit_bytes).sum()
 }
 
-fn labels(slices: &[Slice]) -> String {
-    let labels: Vec<&str> = slices.iter().map(|slice| slice.label.as_str()).collect();
-    text::clean(&labels.join(","))
-}
-
-/// `gpu0.5a: 39.6 GiB`, the GPUs and the sum of the limits.
+/// `gpu0:0.5a: 39.6 GiB`, the GPUs and the sum of the limits.
 pub fn held_by(held: &HeldClaim) -> String {
     let limit = text::memory(limit(&held.slices));
     format!("{}: {limit}", labels(&held.slices))

@@ -7,10 +7,14 @@ use divvy_api::v1::{JobState, Why, WhyChange, WhyGpu, WhyHolder};
 use jiff::Timestamp;
 
 use super::{View, jobs};
+use crate::table;
 use crate::text;
 
 /// Jobs ahead, or jobs with unknown ends, that the text names.
 const MOST_NAMED: usize = 8;
+
+/// Columns before the text of a line that has a lead.
+const LEAD: usize = 10;
 
 /// The explanation as lines.
 pub fn why(why: &Why, view: View) -> String {
@@ -37,7 +41,7 @@ pub fn why(why: &Why, view: View) -> String {
     add(&mut lines, "behind", behind);
     add(&mut lines, "options", options(why));
     add(&mut lines, "note", why.note.as_deref().map(text::clean));
-    lines
+    table::wrapped(&lines, view.width, LEAD)
 }
 
 /// What would start it now, with the command that does it. An older daemon names no commands.

@@ -8,7 +8,7 @@ use divvy_core::units;
 use jiff::tz::TimeZone;
 
 use super::filter::{self, Filter};
-use super::rows::sum;
+use super::rows::{labels, sum};
 use crate::text;
 
 const GIB: u64 = 1 << 30;
@@ -101,15 +101,10 @@ fn gpu_words(gpu: &BoardGpu) -> String {
 }
 
 fn job_words(job: &BoardJob) -> String {
-    let on: Vec<_> = job
-        .slices
-        .iter()
-        .map(|slice| text::cleaned(&slice.label))
-        .collect();
     let used = gib(sum(job, |slice| slice.used_bytes));
     let limit = gib(sum(job, |slice| slice.limit_bytes));
     let mut words = vec![
-        format!("{} on {}", filter::state(job), on.join(" ")),
+        format!("{} on {}", filter::state(job), labels(job)),
         format!("{used} of {limit} GiB"),
     ];
     match job.denials {
@@ -153,7 +148,7 @@ mod tests {
         assert_eq!(
             plain.changes(&board, &none),
             [
-                "job 7 train of ana: running on gpu0.5a, 31 of 40 GiB, memory refused 3 times",
+                "job 7 train of ana: running on gpu0:0.5a, 31 of 40 GiB, memory refused 3 times",
                 "pending jobs: 3, 3 behind, 1 insufficient"
             ]
         );

@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use divvy_api::v1::{BoardJob, BoardSlice, BoardWaitingJob};
 
 use super::state::{PAGE, Section, State};
+use crate::text;
 
 /// The order of the running jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,6 +69,11 @@ impl Key {
 /// Sum of a figure over the slices of a job.
 pub fn sum(job: &BoardJob, figure: impl Fn(&BoardSlice) -> u64) -> u64 {
     job.slices.iter().map(figure).fold(0, u64::saturating_add)
+}
+
+/// The slices of a job by their labels: `gpu2,3`.
+pub fn labels(job: &BoardJob) -> String {
+    text::labels(job.slices.iter().map(|slice| slice.label.as_str()))
 }
 
 /// GPU time that the job used, in thousandths, if it is measured.

@@ -230,6 +230,9 @@ async fn used(client: &Client, job: &Job) -> String {
 pub async fn why(args: ReadJob) -> Outcome {
     let why = client()?.why(reference(&args.job)).await?;
     let draw = |whys: &[_], view| whys.iter().map(|why| render::why(why, view)).collect();
-    print(render::list(&[why], args.read.output, view(), draw)?)?;
+    // COLUMNS alone wraps no text that another program reads.
+    let mut view = view();
+    view.width = view.width.filter(|_| std::io::stdout().is_terminal());
+    print(render::list(&[why], args.read.output, view, draw)?)?;
     Ok(ExitCode::SUCCESS)
 }

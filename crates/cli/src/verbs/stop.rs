@@ -20,6 +20,7 @@ use crate::args;
 use crate::call::{Outcome, called, client, client_called};
 use crate::error_output::{Result, usage};
 use crate::output;
+use crate::render;
 use crate::text;
 
 /// How long the daemon may take; it only has to finish what it writes.
@@ -233,16 +234,11 @@ pub async fn status() -> Outcome {
     lines.push(format!("queues   {}", shown.collect::<Vec<_>>().join(" ")));
     let holding = jobs.iter().filter(|job| !job.slices.is_empty());
     let held = holding.map(|job| {
-        let labels: Vec<&str> = job
-            .slices
-            .iter()
-            .map(|slice| slice.label.as_str())
-            .collect();
         format!(
             "#{} {} on {}",
             job.id,
             text::clean(&job.name),
-            labels.join(",")
+            render::labels(&job.slices)
         )
     });
     let held: Vec<String> = held.collect();

@@ -350,7 +350,7 @@ fn why_says_when_as_far_as_it_is_known() {
             usual_start: usual.map(at),
             ..fixtures::why()
         };
-        let told = render::why(&why, view(80));
+        let told = render::why(&why, view(200));
         let lines = told
             .lines()
             .skip_while(|line| !line.starts_with("  starts"));
@@ -383,7 +383,7 @@ fn why_names_few_of_those_of_whom_nobody_knows() {
     why.gpus.truncate(1);
     let many = (1..=20).map(|job| fixtures::holder(&job.to_string(), "q", 50));
     why.gpus[0].held_by = many.collect();
-    let told = render::why(&why, view(80));
+    let told = render::why(&why, view(200));
     let words =
         "unknown for #1, #2, #3, #4, #5, #6, #7, #8 and 12 more: no time limit, no earlier runs\n";
     assert!(told.contains(words), "{told}");

@@ -17,7 +17,7 @@ use crate::model::isolation::Isolation;
 use crate::model::order_key::{Top, sort_queue};
 use crate::model::queue::Order;
 use crate::model::request::{Amount, Request};
-use crate::model::slice::Grant;
+use crate::model::slice::{Grant, show_labels};
 use crate::model::snapshot::{AllocatedJob, PendingJob, Snapshot};
 use crate::placement::fit::{RequestShape, fit, size};
 use crate::placement::occupancy::{GpuUsage, Holder, NodeUsage};
@@ -138,11 +138,7 @@ pub fn why(snapshot: &Snapshot, job: JobId) -> Option<Why> {
 }
 
 fn labels(grants: &[Grant]) -> String {
-    grants
-        .iter()
-        .map(|grant| grant.label.as_str())
-        .collect::<Vec<_>>()
-        .join(", ")
+    show_labels(grants.iter().map(|grant| grant.label.as_str()))
 }
 
 /// Continues the reason where no single GPU has room in any layout, but all GPUs together would.

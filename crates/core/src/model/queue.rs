@@ -59,30 +59,51 @@ impl FromStr for QueueSpec {
     }
 }
 
+/// What a word after `--queue` is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueWords {
+    /// `NAME=AMOUNT`, or `NAME` where each job asks for itself: Divvy's own words.
+    Any,
+    /// `NAME=AMOUNT` always, as the stock ClearML agent reads it with `--dynamic-gpus`.
+    Amounts,
+    /// A name, `=` and all, as the stock ClearML agent reads it without `--dynamic-gpus`.
+    Names,
+}
+
+impl QueueWords {
+    /// Reads one word.
+    ///
+    /// # Errors
+    /// [`QueueError`]: a wrong name, a wrong amount, and no amount where one is required.
+    pub fn read(self, word: &str) -> Result<QueueSpec, QueueError> {
+        match self {
+            Self::Any if !word.contains('=') => Ok(QueueSpec::open(word.parse()?)),
+            Self::Any | Self::Amounts => word.parse(),
+            Self::Names => Ok(QueueSpec::open(word.parse()?)),
+        }
+    }
+}
+
 /// Reads the words after `--queue`, in priority order.
 ///
-/// Without `dynamic_gpus` a word is a name, `=` and all, and jobs ask for themselves. Fractions need no container mode
-/// (the stock agent demands `--docker`): here plain processes are held to their limits too.
+/// Fractions need no container mode (the stock agent demands `--docker`): here plain processes are held to their limits
+/// too.
 ///
 /// # Errors
 /// [`QueueError`]: a word that cannot be read, a queue listed twice, services mode together with dynamic GPUs. Whether
 /// an amount can ever fit the node is checked by `can_ever_fit`, queue by queue.
 pub fn parse_queues<S: AsRef<str>>(
     words: &[S],
-    dynamic_gpus: bool,
+    kind: QueueWords,
     services_mode: bool,
 ) -> Result<Vec<QueueSpec>, QueueError> {
-    if dynamic_gpus && services_mode {
+    if kind == QueueWords::Amounts && services_mode {
         return Err(QueueError::ServicesMode);
     }
     let mut names = BTreeSet::new();
     let mut specs = Vec::new();
     for word in words.iter().map(AsRef::as_ref) {
-        let spec: QueueSpec = if dynamic_gpus {
-            word.parse()?
-        } else {
-            QueueSpec::open(word.parse()?)
-        };
+        let spec = kind.read(word)?;
         if !names.insert(spec.name.clone()) {
             return Err(QueueError::Twice(spec.name));
         }

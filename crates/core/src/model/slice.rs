@@ -49,6 +49,26 @@ pub(crate) fn label(index: u32, share: Share, taken: impl Fn(&str) -> bool) -> S
         .expect("labels never run out")
 }
 
+/// Labels as screens and messages show them: `gpu2,3` for two whole GPUs, `gpu1:0.25c` for the slice `gpu1.25c`.
+pub fn show_labels<'a>(labels: impl IntoIterator<Item = &'a str>) -> String {
+    let mut shown = String::new();
+    let mut whole_before = false;
+    for label in labels {
+        let number = label.strip_prefix("gpu").unwrap_or_default();
+        let is_whole = number.parse::<u32>().is_ok();
+        if !shown.is_empty() {
+            shown.push(',');
+        }
+        match number.split_once('.') {
+            Some((gpu, share)) if !share.contains('@') => shown += &format!("gpu{gpu}:0.{share}"),
+            None if is_whole && whole_before => shown += number,
+            _ => shown += label,
+        }
+        whole_before = is_whole;
+    }
+    shown
+}
+
 /// 0 is `a`, 25 is `z`, 26 is `aa`.
 fn letters(nth: u32) -> String {
     let last = char::from(b'a' + u8::try_from(nth % 26).expect("below 26"));
@@ -69,6 +89,22 @@ mod tests {
             .map(letters)
             .collect();
         assert_eq!(all, ["a", "b", "z", "aa", "ab", "az", "ba", "zz", "aaa"]);
+    }
+
+    #[test]
+    fn the_label_of_a_slice_is_shown_as_a_share_of_one_gpu() {
+        for (labels, shown) in [
+            (&["gpu1.25c"][..], "gpu1:0.25c"),
+            (&["gpu12.005ab"], "gpu12:0.005ab"),
+            (&["gpu2", "gpu3"], "gpu2,3"),
+            (&["gpu0.5a", "gpu1.5a"], "gpu0:0.5a,gpu1:0.5a"),
+            (&["gpu0.5a", "gpu1", "gpu2"], "gpu0:0.5a,gpu1,2"),
+            (&["gpu0.1g.5gb@3"], "gpu0.1g.5gb@3"),
+            (&["gpu0-unknown7", "b\u{1b}"], "gpu0-unknown7,b\u{1b}"),
+            (&[], ""),
+        ] {
+            assert_eq!(show_labels(labels.iter().copied()), shown, "{labels:?}");
+        }
     }
 
     #[test]

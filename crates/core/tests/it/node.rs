@@ -5,8 +5,8 @@ use divvy_core::mig::{MigInventory, ProfileTable, UnallocatedInstance, Unallocat
 use divvy_core::order_key::sort_queue;
 use divvy_core::{
     AllocatedJob, Amount, Bytes, Gpu, GpuUuid, Grant, JobId, Mode, Order, OrderKey, PendingJob,
-    Plan, Queue, QueueName, QueueSpec, Request, SchedulingClass, Snapshot, Start, invariants,
-    parse_queues, plan,
+    Plan, Queue, QueueName, QueueSpec, QueueWords, Request, SchedulingClass, Snapshot, Start,
+    invariants, parse_queues, plan,
 };
 
 #[derive(Clone, Debug)]
@@ -96,7 +96,7 @@ impl Node {
         };
         node.snapshot.gpus = (0..gpus).map(gpu).collect();
         let words: Vec<&str> = queues.split_whitespace().collect();
-        node.set_queues(parse_queues(&words, true, false).expect("queues"));
+        node.set_queues(parse_queues(&words, QueueWords::Amounts, false).expect("queues"));
         node
     }
 

@@ -4,8 +4,8 @@
 use crate::node;
 
 use divvy_core::{
-    Amount, GpuSelection, Mode, Order, QueueSpec, Request, Share, can_ever_fit, parse_gpus,
-    parse_queues, plan,
+    Amount, GpuSelection, Mode, Order, QueueSpec, QueueWords, Request, Share, can_ever_fit,
+    parse_gpus, parse_queues, plan,
 };
 use node::{Node, amount, gpu};
 
@@ -153,23 +153,23 @@ fn p7_an_amount_beyond_the_node_is_an_error_and_not_a_wait() {
 #[test]
 fn p8_fractions_need_no_container_mode_wherever_they_are_listed() {
     for words in [["half=0.5", "single=1"], ["single=1", "half=0.5"]] {
-        assert!(parse_queues(&words, true, false).is_ok());
+        assert!(parse_queues(&words, QueueWords::Amounts, false).is_ok());
     }
 }
 
 #[test]
 fn p9_dynamic_gpus_and_services_mode_exclude_each_other() {
-    let error = parse_queues(&["half=0.5"], true, true).unwrap_err();
+    let error = parse_queues(&["half=0.5"], QueueWords::Amounts, true).unwrap_err();
     assert_eq!(
         error.to_string(),
         "Combining --dynamic-gpus and --services-mode is not supported"
     );
-    assert!(parse_queues(&["half"], false, true).is_ok());
+    assert!(parse_queues(&["half"], QueueWords::Names, true).is_ok());
 }
 
 #[test]
 fn p10_without_dynamic_gpus_the_equals_sign_is_part_of_the_name() {
-    let specs = parse_queues(&["half=0.5"], false, false).unwrap();
+    let specs = parse_queues(&["half=0.5"], QueueWords::Names, false).unwrap();
     assert_eq!(
         (specs[0].name.as_str(), specs[0].amount),
         ("half=0.5", None)

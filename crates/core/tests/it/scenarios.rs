@@ -10,8 +10,8 @@ use std::path::PathBuf;
 
 use divvy_core::mig::{Placement, UnallocatedInstance, UnallocatedState};
 use divvy_core::{
-    Bytes, Gpu, GpuSelection, GpuUuid, JobId, Mode, Order, Plan, Request, Snapshot, can_ever_fit,
-    parse_gpus, parse_queues, why,
+    Bytes, Gpu, GpuSelection, GpuUuid, JobId, Mode, Order, Plan, QueueWords, Request, Snapshot,
+    can_ever_fit, parse_gpus, parse_queues, why,
 };
 use node::{Node, amount};
 
@@ -200,14 +200,17 @@ fn answer(node: &mut Node, command: &str) -> String {
             }
             Err(error) => format!("  error: {error}\n  hint: {}\n", error.hint()),
         },
-        ["--queue", ref words @ ..] => queues(node, words, false, false),
-        ["--dynamic-gpus", "--queue", ref words @ ..] => queues(node, words, true, false),
+        ["--queue", ref words @ ..] => queues(node, words, QueueWords::Names, false),
+        ["daemon", "--queue", ref words @ ..] => queues(node, words, QueueWords::Any, false),
+        ["--dynamic-gpus", "--queue", ref words @ ..] => {
+            queues(node, words, QueueWords::Amounts, false)
+        }
         [
             "--dynamic-gpus",
             "--services-mode",
             "--queue",
             ref words @ ..,
-        ] => queues(node, words, true, true),
+        ] => queues(node, words, QueueWords::Amounts, true),
         // submit QUEUE [AMOUNT [on INDEX,… | exactly | ISOLATION]]
         ["submit", queue, ref ask @ ..] => submit(node, queue, ask),
         ["plan"] => {
@@ -233,8 +236,8 @@ fn place(index: &str) -> usize {
     index.parse().expect("an index")
 }
 
-fn queues(node: &mut Node, words: &[&str], dynamic_gpus: bool, services_mode: bool) -> String {
-    match parse_queues(words, dynamic_gpus, services_mode) {
+fn queues(node: &mut Node, words: &[&str], kind: QueueWords, services_mode: bool) -> String {
+    match parse_queues(words, kind, services_mode) {
         Err(error) => format!("  error: {error}\n  hint: {}\n", error.hint()),
         Ok(specs) => {
             let mut text = String::new();

@@ -103,13 +103,24 @@ export function allocated(board) {
 
 /** Running jobs as rows: notes, order and filter, in the words of `divvy top` (`crates/cli/src/top`). */
 
-/** `gpu0.5a`, or `gpu0+3` of a job on several GPUs. @param {any} job */
-export function place(job) {
-  const slices = job.slices ?? [];
-  if (slices.length === 0) return "–";
-  const first = label(slices[0].label, 40);
-  return slices.length === 1 ? first : `${first}+${slices.length - 1}`;
+/**
+ * Labels of slices as screens show them (`show_labels` in `crates/core/src/model/slice.rs`): `gpu2,3` for two whole
+ * GPUs, `gpu1:0.25c` for the slice `gpu1.25c`.
+ * @param {any[]} slices
+ */
+export function labels(slices) {
+  let wasWhole = false;
+  const shown = slices.map((slice) => {
+    const [text, whole] = [String(slice.label ?? ""), /^gpu(\d+)$/.exec(slice.label)];
+    const number = wasWhole && whole ? whole[1] : text.replace(/^gpu(\d+)\.(?!.*@)/, "gpu$1:0.");
+    wasWhole = whole !== null;
+    return number;
+  });
+  return label(shown.join(","), 80);
 }
+
+/** @param {any} job */
+export const place = (job) => labels(listed(job.slices));
 
 /** @param {any} job */
 export const used = (job) =>
@@ -180,9 +191,16 @@ export function matching(jobs, wanted) {
   );
 }
 
-/** Which of the eight colours and patterns a job or a user has. A key keeps its colour while the page lives. */
+/**
+ * Which colour and pattern a job or a user has: eight of each, in 24 pairs. A key keeps its pair while the page lives.
+ * The classes `c0` to `c23` of `style.css` have the same pairs.
+ */
 
-export const COLOURS = 8;
+export const COLOURS = 24;
+/** @param {number} pair */
+export const hue = (pair) => pair % 8;
+/** @param {number} pair */
+export const stroke = (pair) => (pair + Math.floor(pair / 8)) % 8;
 /** Keys that are remembered; the oldest go first. */
 const MOST = 2_000;
 
@@ -190,7 +208,7 @@ export class Palette {
   /** @type {Map<string, number>} */
   #known = new Map();
 
-  /** @param {string} key @returns {number} 0 to 7. */
+  /** @param {string} key @returns {number} 0 to 23. */
   of(key) {
     const known = this.#known.get(key);
     if (known !== undefined) return known;
@@ -204,7 +222,7 @@ export class Palette {
   }
 
   /**
-   * Colours of the keys of one chart, at most eight: none comes twice.
+   * Colours of the keys of one chart, at most 24: none comes twice.
    * @param {string[]} keys
    * @returns {number[]}
    */

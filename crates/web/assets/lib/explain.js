@@ -126,6 +126,11 @@ export function explained(why, now) {
 /** @param {any} why @returns {{ text: string, command?: string }[]} */
 function changes(why) {
   const known = why.suggested_changes ?? [];
+  if (known.length === 0 && why.reason_code === "held") {
+    // The sentence names the user who holds it.
+    const text = "it is held; after its release it waits for its turn";
+    return [{ text, command: commandLine(["divvy", "release", String(why.job)]) }];
+  }
   if (known.length === 0) {
     return (why.suggestions ?? []).map((/** @type {string} */ text) => ({ text: clean(text) }));
   }

@@ -16,6 +16,7 @@ import {
   share,
   state,
 } from "./format.js";
+import { labels as labelsOf } from "./board.js";
 import { sizeFlag } from "./explain.js";
 
 /** @param {any} slice @param {boolean} hasEnded */
@@ -109,7 +110,7 @@ export function facts(job, now) {
     ["stopped", text(job.end_detail)],
     ...(job.slices ?? []).map(
       (/** @type {any} */ one) =>
-        /** @type {[string, string]} */ ([`slice ${label(one.label, 40)}`, slice(one, job.state === "ended")]),
+        /** @type {[string, string]} */ ([`slice ${labelsOf([one])}`, slice(one, job.state === "ended")]),
     ),
     ...(job.bypasses ?? []).map(
       (/** @type {any} */ one) =>

@@ -11,6 +11,20 @@ export const RANGES = /** @type {Record<string, { name: string, seconds: number,
   "7d": { name: "7 d", seconds: 604_800, step: 60, look: 300 },
 });
 
+/**
+ * The range of a job's whole run, with the finest step that the daemon keeps for so long.
+ * @param {any} job @param {number} now Seconds.
+ * @returns {{ seconds: number, step: number, look: number, until: number }} `until`: the end of the run, or now.
+ */
+export function wholeRun(job, now) {
+  const ended = Date.parse(job.ended_at) / 1000;
+  const until = ended < now ? Math.ceil(ended) : now;
+  const began = Date.parse(job.started_at) / 1000 || until;
+  const { step, look } = [RANGES["10m"], RANGES["6h"]].find((one) => now - began <= one.seconds) ?? RANGES["7d"];
+  // A margin of a twentieth, and a minute at least: one point is no curve.
+  return { seconds: Math.max(60, Math.ceil((until - began) * 1.05)), step, look, until };
+}
+
 /** Most points that a chart draws. */
 export const MOST_POINTS = 720;
 

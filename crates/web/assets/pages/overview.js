@@ -1,4 +1,4 @@
-/** The overview: a card for each GPU, memory and compute over time, and the running jobs. */
+/** The overview: a card for each GPU, the running jobs, and memory and compute over time. */
 
 import { html, useState } from "../vendor/preact.js";
 import { compute, matching, mode, note, peaks, place, reference, sorted, used } from "../lib/board.js";
@@ -21,11 +21,11 @@ export function Overview() {
         <div class="heading"><h2 id="gpus">GPUs</h2>${board.gpus.length > 0 && html`<${Key} />`}</div>
         ${board.gpus.length === 0 && html`<p
           class="quiet">The daemon serves no GPU. <code>divvy doctor</code> says why.</p>`}
-        <div class="cards">${board.gpus.map((/** @type {any} */ one) => html`<${Gpu} key=${one.index} board=${board}
+        <div class=${board.gpus.length > 4 ? "cards dense" : "cards"}>${board.gpus.map((/** @type {any} */ one) => html`<${Gpu} key=${one.index} board=${board}
           gpu=${one} />`)}</div>
       </section>
-      <${History} board=${board} />
-      <${Jobs} board=${board} />`
+      <${Jobs} board=${board} />
+      <${History} board=${board} />`
     }
   <//>`;
 }

@@ -1,6 +1,7 @@
 /** Charts of uPlot: lines, and stacks with a pattern for each colour. A button shows the same figures as a table. */
 
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { hue, stroke } from "../lib/board.js";
 import { clock, isFigure, NONE } from "../lib/format.js";
 import { sampled, stacked } from "../lib/history.js";
 import { useStore } from "../store.js";
@@ -8,7 +9,7 @@ import { Table } from "./parts.js";
 
 /**
  * @typedef {{ key: string, label: string, colour?: number, values: (number | null)[], isLine?: boolean }} Series
- * A line is not stacked: a limit, or a share. `colour` is one of the eight; without one, the series is grey.
+ * A line is not stacked: a limit, or a share. `colour` is a pair of the palette; without one, the series is grey.
  * @param {{ name: string, title: string, unit: string, times: number[], series: Series[], digits?: number,
  *   most?: number }} props `digits` of the unit's figures; `most`: the end of the scale, if it is known.
  */
@@ -134,7 +135,8 @@ function data(times, series) {
  */
 function options(series, unit, most, width, point) {
   const { ink, line, ground, series: palette } = colours();
-  const colour = (/** @type {Series} */ one) => (one.colour === undefined ? palette.other : palette.all[one.colour]);
+  const colour = (/** @type {Series} */ one) =>
+    one.colour === undefined ? palette.other : palette.all[hue(one.colour)];
   /** @type {any[]} */
   const bands = [];
   let below = 0;
@@ -154,7 +156,7 @@ function options(series, unit, most, width, point) {
     height: HEIGHT,
     bands,
     // Half of the last label of the time axis stands right of its tick.
-    padding: [8, 24, 0, 0],
+    padding: [8, 28, 0, 0],
     legend: { show: false },
     cursor: { drag: { x: false, y: false }, points: { show: false }, y: false },
     scales: {
@@ -188,7 +190,7 @@ function options(series, unit, most, width, point) {
         width: one.isLine ? 2 : 1,
         dash: one.isLine ? [6, 4] : undefined,
         points: { show: false },
-        fill: one.isLine ? undefined : pattern(colour(one), one.colour ?? 0, ground),
+        fill: one.isLine ? undefined : pattern(colour(one), stroke(one.colour ?? 0), ground),
       })),
     ],
     hooks: { setCursor: [(/** @type {any} */ plot) => point.current(plot.cursor.idx ?? undefined)] },
@@ -205,7 +207,10 @@ function top(high, most) {
   return isFigure(most) && most > 0 ? Math.max(most * 1.02, drawn) : drawn;
 }
 
-/** Times of day; the date where a day begins, or where the ticks are days apart. @param {number[]} splits */
+/**
+ * Times of day, with seconds if the ticks are closer than a minute; the date where a day begins, or for ticks of days.
+ * @param {number[]} splits
+ */
 function tick(splits) {
   const step = (splits[1] ?? 0) - (splits[0] ?? 0);
   return (/** @type {number} */ second) => {
@@ -213,7 +218,8 @@ function tick(splits) {
     const pad = (/** @type {number} */ n) => String(n).padStart(2, "0");
     const isDay = step >= 86_400 || (date.getHours() === 0 && date.getMinutes() === 0);
     if (isDay) return `${pad(date.getMonth() + 1)}-${pad(date.getDate())}`;
-    return `${pad(date.getHours())}:${pad(date.getMinutes())}`;
+    const minute = `${pad(date.getHours())}:${pad(date.getMinutes())}`;
+    return step < 60 ? `${minute}:${pad(date.getSeconds())}` : minute;
   };
 }
 
@@ -277,7 +283,7 @@ function pattern(colour, kind, ground) {
   pen.strokeStyle = ground;
   pen.lineWidth = 1.4;
   pen.beginPath();
-  for (const [x0, y0, x1, y1] of STROKES[kind % STROKES.length]) {
+  for (const [x0, y0, x1, y1] of STROKES[kind]) {
     pen.moveTo(x0, y0);
     pen.lineTo(x1, y1);
   }

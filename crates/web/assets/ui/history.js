@@ -9,7 +9,7 @@ import { html, useMemo, useState } from "../vendor/preact.js";
 import { list, one } from "../api.js";
 import { reference } from "../lib/board.js";
 import { label } from "../lib/format.js";
-import { curve, end, grid, grouped, isSeen, joined, on, RANGES, rest, scaled } from "../lib/history.js";
+import { curve, end, grid, grouped, isSeen, joined, on, RANGES, rest, scaled, wholeRun } from "../lib/history.js";
 import { largest } from "../lib/route.js";
 import { palette, useAnswer } from "../store.js";
 import { Refusal } from "./action.js";
@@ -29,17 +29,17 @@ const CHOICE = 30;
 /** @param {{ spans: string[], value: string, onChange: (span: string) => void }} props */
 function Span({ spans, value, onChange }) {
   return html`<${Choice} legend="Time" name="span"
-    value=${value} options=${spans.map((one) => [one, RANGES[one].name])}
+    value=${value} options=${spans.map((one) => [one, RANGES[one]?.name ?? "whole run"])}
     onChange=${onChange} />`;
 }
 
 /**
  * The figures of a subject, joined with those that are known: after the first look only the newest steps come.
- * @param {string} of @param {{ step: number, seconds: number }} range @param {Curve | undefined} known
+ * @param {string} of @param {{ step: number, seconds: number, until?: number }} range @param {Curve | undefined} known
  * @param {AbortSignal} signal
  */
 async function figures(of, range, known, signal) {
-  const oldest = Math.floor(Date.now() / 1000) - range.seconds;
+  const oldest = Math.floor(range.until ?? Date.now() / 1000) - range.seconds;
   const since = known?.step === range.step ? Math.max(oldest, end(known) - range.step) : oldest;
   const query = new URLSearchParams({ of, step: String(range.step), since: new Date(since * 1000).toISOString() });
   return joined(known, curve(await one(`/v1/history?${query}`, { signal })), oldest);
@@ -160,19 +160,20 @@ export function History({ board }) {
 
 /** Memory of a job against its limit, and GPU time against its share. @param {{ job: any, live: any }} props */
 export function Curves({ job, live }) {
-  const [span, setSpan] = useState("1h");
-  const range = RANGES[span];
+  const [span, setSpan] = useState("run");
+  const rangeAt = (/** @type {number} */ now) => RANGES[span] ?? wholeRun(job, now);
   const { data, error } = useAnswer(
     `${job.id} ${span}`,
-    async (signal, last) => ({
-      at: Date.now() / 1000,
-      curve: await figures(`job:${reference(job)}`, range, last?.curve, signal),
-    }),
-    { every: live ? range.look : 0 },
+    async (signal, last) => {
+      const at = Date.now() / 1000;
+      const range = rangeAt(at);
+      return { at, range, curve: await figures(`job:${reference(job)}`, range, last?.curve, signal) };
+    },
+    { every: live ? rangeAt(Date.now() / 1000).look : 0 },
   );
   const charts = useMemo(() => {
     if (!data) return undefined;
-    const points = grid(data.at, range);
+    const points = grid(data.range.until ?? data.at, data.range);
     const colour = palette.of(`job:${job.id}`);
     const of = (
       /** @type {string} */ used,
@@ -189,7 +190,7 @@ export function Curves({ job, live }) {
     return [of("memory_used_bytes", "memory_limit_bytes", "limit", GIB), of("share_used", "share", "share", 1000)];
   }, [data]);
   return html`<section aria-labelledby="curves">
-    <div class="heading"><h2 id="curves">Use</h2><${Span} spans=${["10m", "1h", "6h", "7d"]} value=${span}
+    <div class="heading"><h2 id="curves">Use</h2><${Span} spans=${["run", "10m", "1h", "6h", "7d"]} value=${span}
       onChange=${setSpan} /></div>
     <${Refusal} error=${error} what="history" />
     ${

@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import test from "node:test";
 
 import {
@@ -6,6 +7,8 @@ import {
   applied,
   COLOURS,
   compute,
+  hue,
+  labels,
   matching,
   note,
   Palette,
@@ -14,6 +17,7 @@ import {
   shareUsed,
   slicesOn,
   sorted,
+  stroke,
   used,
   whole,
 } from "../../assets/lib/board.js";
@@ -102,7 +106,7 @@ test("the figures of a job are sums over its slices", () => {
   const two = job(7, [slice(0, 31.2, 39.6, { share_used: 270 }), slice(1, 1, 2)], { task: "7_0" });
   assert.deepEqual(
     [used(two), compute(two), place(two), reference(two)],
-    ["32.2/41.6", "27/100", "gpu0.5a+1", "7_0"],
+    ["32.2/41.6", "27/100", "gpu0:0.5a,gpu1:0.5a", "7_0"],
   );
   assert.deepEqual(
     [shareUsed(job(1, [slice(0, 1, 1)])), compute(job(1, [slice(0, 1, 1)])), place(job(1, []))],
@@ -278,8 +282,22 @@ test("a key keeps its colour, and neighbours differ", () => {
   const seen = Array.from({ length: COLOURS - 1 }, (_, at) => palette.of(`job:${at * COLOURS + 7 + COLOURS}`));
   assert.equal(new Set([first, ...seen]).size, COLOURS);
   for (let at = 0; at < 5000; at += 1) assert.ok(palette.of(`user:u${at}`) < COLOURS);
+  const pairs = Array.from({ length: COLOURS }, (_, pair) => `${hue(pair)} ${stroke(pair)}`);
+  assert.equal(new Set(pairs).size, COLOURS, "no pair of colour and pattern comes twice");
+  const style = readFileSync(new URL("../../assets/style.css", import.meta.url), "utf8");
+  for (let pair = 0; pair < COLOURS; pair += 1) {
+    assert.ok(style.includes(`.c${pair} { --c: var(--c${hue(pair)}); --p: var(--p${stroke(pair)}); }`), `c${pair}`);
+  }
   assert.equal(new Palette().of("job:7"), first);
   const keys = Array.from({ length: COLOURS }, (_, at) => `job:${at * COLOURS}`);
   assert.equal(new Set(palette.distinct(keys)).size, COLOURS);
   assert.equal(palette.distinct(["job:7"])[0], palette.of("job:7"));
+});
+
+test("labels of slices read as parts of one GPU", () => {
+  const shown = (...names) => labels(names.map((name) => ({ label: name })));
+  assert.deepEqual(
+    [shown("gpu1.25c"), shown("gpu2", "gpu3"), shown("gpu0.5a", "gpu1", "gpu2"), shown("gpu0.1g.5gb@3"), shown()],
+    ["gpu1:0.25c", "gpu2,3", "gpu0:0.5a,gpu1,2", "gpu0.1g.5gb@3", "–"],
+  );
 });

@@ -16,6 +16,7 @@ import {
   scaled,
   stacked,
   total,
+  wholeRun,
 } from "../../assets/lib/history.js";
 import { days, due, field, rows, sheet, startOf, table } from "../../assets/lib/usage.js";
 
@@ -159,4 +160,21 @@ test("days end today and begin at midnight here", () => {
   const now = new Date(2026, 10, 26, 0, 30).getTime();
   assert.deepEqual(days(now, 3), ["2026-11-24", "2026-11-25", "2026-11-26"]);
   assert.equal(new Date(startOf("2026-11-24")).getTime(), new Date(2026, 10, 24).getTime());
+});
+
+test("the curve of a job has the job's whole run", () => {
+  const at = (second) => new Date(second * 1000).toISOString();
+  const run = (began, ended) => wholeRun({ started_at: at(began), ended_at: ended && at(ended) }, 1_000_000);
+  const [short, live, long, ended] = [
+    run(999_940),
+    run(1_000_000 - 1200),
+    run(1_000_000 - 86_400),
+    run(1_000_000 - 7200, 1_000_000 - 7140),
+  ];
+  assert.deepEqual([short.seconds, short.step, short.until], [63, 1, 1_000_000]);
+  assert.deepEqual([live.seconds, live.step], [1260, 10]);
+  assert.deepEqual([long.seconds, long.step], [90_720, 60]);
+  // It ended long ago, so that the daemon keeps no figures of each second.
+  assert.deepEqual([ended.seconds, ended.step, ended.until], [63, 10, 1_000_000 - 7140]);
+  assert.equal(wholeRun({}, 1_000_000).seconds, 60, "it has not started");
 });

@@ -229,6 +229,10 @@ test("why a job waits reads as on the command line", () => {
     explained({ job: "1", state: "running", queue: "q", summary: "it runs" }, now).sentence,
     "#1 does not wait: it runs",
   );
+  const held = { job: "7", state: "queued", queue: "q", reason_code: "held", summary: "held by ana" };
+  assert.deepEqual(explained(held, now).changes, [
+    { text: "it is held; after its release it waits for its turn", command: "divvy release 7" },
+  ]);
   assert.equal(start({ expected_start: at(720), latest_start: at(4200) }, now).startsWith("~12m (by "), true);
   assert.equal(start({}, now), "–");
 });
@@ -322,7 +326,7 @@ test("facts leave out what says nothing, and what is another user's", () => {
   assert.equal(shown.get("state"), "running for 1m00s");
   assert.equal(shown.get("command"), "python 'a b.py'");
   assert.equal(
-    shown.get("slice gpu0.5a"),
+    shown.get("slice gpu0:0.5a"),
     "0.5 of GPU 0 · limit 8.0 GiB · enforced by the limiter · 1.0 GiB by 1 process, peak so far 1.0 GiB",
   );
   assert.equal(shown.get("compute"), "fair · no other job on its GPUs");

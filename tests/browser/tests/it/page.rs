@@ -4,6 +4,7 @@ mod actions;
 mod barriers;
 mod cost;
 mod gate;
+mod glance;
 mod hostile;
 mod keyboard;
 mod logs;

@@ -602,7 +602,7 @@ const UNLISTED: &[&str] = &[
     "--at",
     "--child-report-tags",
     "--exact",
-    "--idempotency-key",
+    "--gpu-memory-exact",
     "--input",
     "--node-cpu",
     "--node-memory",
@@ -617,11 +617,12 @@ const UNLISTED: &[&str] = &[
 
 /// Flags for which no value is wrong, or that is seen to be wrong where they are tried.
 const ELSEWHERE_FREE: &[&str] = &[
-    "--filter",  // any words are text
-    "--project", // whoever is in none may name one
-    "--docker",  // docker/image.rs: an image that is not there
-    "--motd",    // a file that is made
-    "--reason",  // any words in one line are a reason
+    "--filter",          // any words are text
+    "--project",         // whoever is in none may name one
+    "--docker",          // docker/image.rs: an image that is not there
+    "--motd",            // a file that is made
+    "--reason",          // any words in one line are a reason
+    "--idempotency-key", // any text is a key
 ];
 
 #[test]
@@ -1073,7 +1074,10 @@ fn a_job_file_is_submitted_as_it_is_typed_and_its_output_and_end_are_told() {
         (vec!["--wrap", "true", "--", "true"], "cannot be used with"),
         (vec!["--open-mode", "both", "--", "true"], "--open-mode"),
         (vec!["-o", "a.b", "--stdout", "c", "true"], "--stdout"),
-        (vec!["-o", "jsno", "true"], "'jsno'"),
+        (
+            vec!["-o", "jsno", "true"],
+            "--output jsno: neither a format",
+        ),
         (vec!["-e", "", "true"], "-e : the file name is empty"),
     ] {
         let said = home.divvy(&[&["submit", "-g", "0.25"], &words[..]].concat());

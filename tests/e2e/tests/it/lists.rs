@@ -193,7 +193,7 @@ fn an_ended_job_shows_its_peak_and_a_slice_its_user() {
     let user = home.running(&job).user;
     let used = || {
         let gpus = home.divvy(&["gpus"]).ok().stdout;
-        let held = format!("#{job} {user} gpu0.");
+        let held = format!("#{job} {user} gpu0:0.");
         gpus.contains(&held).then_some(())
     };
     until("the slice is listed with its user", used);

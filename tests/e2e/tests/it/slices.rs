@@ -133,7 +133,11 @@ fn any_process_that_enters_is_held_to_the_slice_and_all_of_them_together() {
         "4G",
     ];
     let said = home.divvy(&create).ok();
-    assert!(said.stderr.contains("gpu1.05a: 4.0 GiB"), "{}", said.stderr);
+    assert!(
+        said.stderr.contains("gpu1:0.05a: 4.0 GiB"),
+        "{}",
+        said.stderr
+    );
     // A repeated call changes nothing, and another request is refused.
     let _ = home.divvy(&create).ok();
     let other = [
@@ -194,7 +198,7 @@ fn any_process_that_enters_is_held_to_the_slice_and_all_of_them_together() {
         jobs[0]
     );
     let why = home.divvy(&["why", "eval"]).ok();
-    assert!(why.stdout.contains("gpu1.05a"), "{}", why.stdout);
+    assert!(why.stdout.contains("gpu1:0.05a"), "{}", why.stdout);
     home.open("first");
     first.wait_bounded().expect("it is this process's child");
 

@@ -117,7 +117,7 @@ fn the_view_fits_terminals_and_leaves_them_as_they_were() {
         for part in [
             "divvy top",
             "JOBS 2",
-            "gpu0.5a",
+            "gpu0:0.5a",
             "notebook",
             "PENDING 1",
             "needs 2 whole GPUs",
@@ -265,7 +265,7 @@ fn without_a_terminal_everything_is_printed_once() {
     for words in [&["top"][..], &["top", "-1"], &["top", "--once", "--ascii"]] {
         let text = home.divvy(words).ok().stdout;
         assert!(!text.contains('\u{1b}'), "{text:?}");
-        for part in ["2 GPUs", "gpu0.5a", "notebook", "needs 2 whole GPUs"] {
+        for part in ["2 GPUs", "gpu0:0.5a", "notebook", "needs 2 whole GPUs"] {
             assert!(text.contains(part), "{part:?} is missing: {text}");
         }
         assert!(text.is_ascii() || !words.contains(&"--ascii"), "{text}");

@@ -202,3 +202,68 @@ fn a_users_process_whose_first_thread_has_ended_is_its_jobs() {
     let after = bypass.detected_at.duration_since(bypass.first_seen_at);
     println!("told {} ms after it was first seen", after.as_millis());
 }
+
+/// A daemon for everybody on a machine where the other user's group has a blank in its name, as groups of a directory
+/// service have. `None` where this process may not mount.
+fn with_domain_users(home: &Home, flags: &[&str]) -> Option<divvy_e2e::Daemon> {
+    let groups = home.scratch().join("group");
+    let known = std::fs::read_to_string("/etc/group").expect("the machine has groups");
+    std::fs::write(&groups, format!("{known}domain users:x:{UID}:\n")).expect("written");
+    let mounted = "mount --bind \"$0\" /etc/group && exec \"$@\"";
+    let unshared = |words: &[&str]| {
+        let mut command = home.command("unshare");
+        command.args(["--mount", "sh", "-c", mounted]).arg(&groups);
+        command.args(words);
+        command
+    };
+    let mounts = unshared(&["true"]).output_bounded();
+    if !mounts.is_ok_and(|output| output.status.success()) {
+        eprintln!("SKIPPED: it takes the right to mount; no group with a blank is tested here");
+        return None;
+    }
+    let divvy = home.program("divvy");
+    let words = [&[&divvy, "daemon", "--system"], flags].concat();
+    let mut daemon = home.spawn(&mut unshared(&words));
+    home.is_served_by(&mut daemon);
+    Some(daemon)
+}
+
+#[test]
+fn a_group_with_a_blank_in_its_name_has_its_role() {
+    if !can_be_users("nothing of the system's daemon is tested here") {
+        return;
+    }
+    let home = Home::new("a100-80gb:1");
+    let access = home.scratch().join("access.toml");
+    std::fs::write(&access, "operator = [\"@domain users\"]").expect("written");
+    let Some(_daemon) = with_domain_users(&home, &["--access", &access.display().to_string()])
+    else {
+        return;
+    };
+    let roots = home.submit(&["-g", "0.25"], &["sleep", "1000"]);
+    // A user without the role may not: `a_user_cannot_cancel_what_root_runs`.
+    let _ = divvy(&home, &["cancel", &roots]).ok();
+}
+
+#[test]
+fn the_first_configuration_takes_a_group_with_a_blank_in_its_name() {
+    if !can_be_users("nothing of the system's daemon is tested here") {
+        return;
+    }
+    let home = Home::new("a100-80gb:1");
+    let file = home.scratch().join("config.toml").display().to_string();
+    let project = "vision=1:lee,@domain users";
+    let init = ["admin", "init", "--yes", "--no-start", "--config", &file];
+    let flags = ["--admin", "@domain users", "--project", project];
+    let _ = home.divvy(&[&init[..], &flags].concat()).ok();
+    let _ = home.divvy(&["config", "check", "--system", &file]).ok();
+    let Some(_daemon) = with_domain_users(&home, &["--config", &file]) else {
+        return;
+    };
+    let shown = home.divvy(&["config", "show"]).ok().stdout;
+    assert_eq!(shown.matches("\"@domain users\"").count(), 2, "{shown}");
+    let roots = home.submit(&["-g", "0.25"], &["sleep", "1000"]);
+    let theirs = ["submit", "--parsable", "-g", "0.25", "-p", "vision", "--"];
+    let _ = divvy(&home, &[&theirs[..], &["sleep", "1000"]].concat()).ok();
+    let _ = divvy(&home, &["cancel", &roots]).ok();
+}

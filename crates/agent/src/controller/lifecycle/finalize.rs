@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use divvy_api::v1::Signal;
 use divvy_core::job::{ProgramExit, StopReason};
 use divvy_core::{JobId, JobState};
 use divvy_ledger::Snapshot;
@@ -68,11 +69,9 @@ pub(in crate::controller) fn finalize(
                 .then_some("ended when the machine restarted")
                 .or(end);
             let (gone, words) = exit_of(exit, end);
-            let sent = placed.and_then(|placed| placed.signalled.as_ref());
-            let sent = sent.filter(|(number, _)| gone == ProgramExit::Signaled((*number).into()));
-            match sent {
+            match signal_sender(io, &active.job, &gone)? {
                 // `ended by signal 2: SIGINT by ana (uid 1001) through attach`
-                Some((_, by)) => (gone, words.map(|words| format!("{words}: {by}"))),
+                Some(by) => (gone, words.map(|words| format!("{words}: {by}"))),
                 None => (gone, words),
             }
         }
@@ -354,6 +353,19 @@ fn exit_of_task(job: &Job, exit: &ExitRecord) -> Option<ExitRecord> {
 fn is_of_earlier_boot(dir: &JobDir) -> bool {
     let launch = dir.launch().ok().flatten();
     launch.is_some_and(|launch| launch.boot_ns > Some(boot_ns()))
+}
+
+/// The words of the event if a user sent the signal that ended this run. The journal has them after a restart as well.
+fn signal_sender(io: &Io, job: &Job, gone: &ProgramExit) -> Result<Option<String>, StoreError> {
+    let ProgramExit::Signaled(number) = *gone else {
+        return Ok(None);
+    };
+    let signal = u8::try_from(number).ok().and_then(Signal::with_number);
+    let Some((signal, began)) = signal.zip(job.started_at) else {
+        return Ok(None);
+    };
+    let text = io.store.last_text_of_event(job.id, "signalled", began)?;
+    Ok(text.filter(|text| text.starts_with(signal.name())))
 }
 
 fn exit_of(exit: Option<&ExitRecord>, supervisor: Option<&str>) -> (ProgramExit, Option<String>) {

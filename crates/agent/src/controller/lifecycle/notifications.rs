@@ -12,8 +12,8 @@ use std::os::unix::fs::fchown;
 use std::time::Duration;
 
 use divvy_api::v1::EndReason;
-use divvy_core::JobId;
 use divvy_core::reconcile::BypassPolicy;
+use divvy_core::{Bytes, JobId};
 
 use super::start::StartError;
 use crate::controller::effects::Effects;
@@ -28,7 +28,7 @@ use crate::host::failpoint::reach;
 use crate::host::process::ancestry;
 use crate::job_dir::{JobDir, LaunchSpec, NOTICE};
 use crate::journal::StoreError;
-use crate::model::job::Job;
+use crate::model::job::{Allocation, Job};
 use crate::model::validate::budget;
 use crate::supervisor::handle::SupervisorHandle;
 use crate::supervisor::job_environment::{JobEnvironment, for_job};
@@ -109,6 +109,7 @@ fn launch_spec(io: &Io, job: &Job, line: String, env: BTreeMap<String, String>) 
         ("DIVVY_JOB_NAME", job.spec.name.clone()),
         ("DIVVY_END_REASON", reason.unwrap_or_default().to_owned()),
         ("DIVVY_EXIT_CODE", code.unwrap_or_default()),
+        ("DIVVY_USED", peak_of_limit(job)),
     ] {
         env.insert(name.to_owned(), value);
     }
@@ -135,6 +136,20 @@ fn launch_spec(io: &Io, job: &Job, line: String, env: BTreeMap<String, String>) 
             },
         },
         ..LaunchSpec::default()
+    }
+}
+
+/// `12.4 GiB of 39.6 GiB at its peak`, on all GPUs together; empty for a job whose limiter counted no memory. A size for
+/// the next run takes all earlier runs, which are too many to read on this thread: `divvy describe` has it.
+fn peak_of_limit(job: &Job) -> String {
+    let sum = |of: fn(&Allocation) -> Bytes| job.allocations.iter().map(of).sum::<Bytes>();
+    let (peak, limit) = (sum(|one| one.stats.peak), sum(|one| one.grant.memory));
+    match peak {
+        Bytes::ZERO => String::new(),
+        peak => {
+            let [peak, limit] = peak.human_beside(limit);
+            format!("{peak} of {limit} at its peak")
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use divvy_api::v1::{self, Error, ErrorCode};
 use divvy_core::project::quota_exceeded_by_resize;
 use divvy_core::resize::memory::MemoryResidency;
 use divvy_core::resize::{ResizeError, Resized, grant_at_target, resize as plan_resize};
-use divvy_core::{Amount, Bytes, Compute, Grant, JobId, JobState, can_ever_fit};
+use divvy_core::{Amount, Bytes, Compute, Grant, JobId, JobState, can_ever_fit, show_labels};
 
 use crate::controller::admission::projects;
 use crate::controller::effects::Effects;
@@ -370,7 +370,7 @@ fn reclaim_from(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) -> Resu
                     let released = holding.grant.memory.saturating_sub(grant.memory);
                     taken.push(format!(
                         "{} released {} and holds {}",
-                        grant.label,
+                        show_labels([&*grant.label]),
                         released.human(),
                         grant.memory.human()
                     ));
@@ -456,7 +456,7 @@ fn requested_amount(amount: Amount, resized: &[Resized]) -> Amount {
     }
 }
 
-/// `gpu0.25a: 20.0 GiB -> 40.0 GiB`, `gpu0.5a: 40.0 GiB -> 10.0 GiB once it uses no more than that`.
+/// `gpu0:0.25a: 20.0 GiB -> 40.0 GiB`, `gpu0:0.5a: 40.0 GiB -> 10.0 GiB once it uses no more than that`.
 fn describe_resize(job: &Job, resized: &[Resized]) -> String {
     let one = |(holding, one): (&crate::model::job::Allocation, &Resized)| {
         let before = &holding.grant;
@@ -466,7 +466,8 @@ fn describe_resize(job: &Job, resized: &[Resized]) -> String {
             Some(_) => " once it uses no more than that",
             None => "",
         };
-        format!("{}: {from} -> {to}{later}", before.label)
+        let label = show_labels([&*before.label]);
+        format!("{label}: {from} -> {to}{later}")
     };
     let all = job.allocations.iter().zip(resized).map(one);
     all.collect::<Vec<_>>().join(", ")

@@ -7,7 +7,7 @@ use divvy_core::job::StopReason;
 use divvy_core::order_key::sort_queue;
 use divvy_core::{
     AllocatedJob, Bytes, HeldElsewhere, JobId, JobState, OrderKey, PendingJob, Plan, Preempt,
-    Queue, QueueName, QueueSpec, Snapshot, Top,
+    Queue, QueueName, QueueSpec, Snapshot, Top, show_labels,
 };
 use jiff::Timestamp;
 
@@ -269,11 +269,7 @@ impl Job {
     }
 }
 
-/// `gpu0, gpu1`: what the job holds, by label.
+/// `gpu0,1`: what the job holds, by label.
 pub(in crate::controller) fn labels(job: &Job) -> String {
-    job.allocations
-        .iter()
-        .map(|holding| holding.grant.label.as_str())
-        .collect::<Vec<_>>()
-        .join(", ")
+    show_labels((job.allocations.iter()).map(|holding| holding.grant.label.as_str()))
 }

@@ -8,7 +8,7 @@
 
 use divvy_api::v1::{self, Error, ErrorCode, GpuChange, GpuChanged, MigGc};
 use divvy_core::mig::UnallocatedState;
-use divvy_core::{GpuUuid, Mode};
+use divvy_core::{GpuUuid, Mode, show_labels};
 use divvy_driver::nvml::mig::{Activation, MigMode};
 
 use super::reconcile::is_deserted;
@@ -146,7 +146,8 @@ fn blockers(state: &State, io: &Io, device: &Device, to: Mode, turn: Option<bool
             false => "is suspended, and resumes on",
         };
         let id = active.job.id;
-        blockers.extend(labels.map(|grant| format!("#{id} {what} {}", grant.label)));
+        let shown = labels.map(|grant| show_labels([&*grant.label]));
+        blockers.extend(shown.map(|label| format!("#{id} {what} {label}")));
     }
     if !turns {
         return blockers;

@@ -91,7 +91,8 @@ pub fn fold<'a>(
     };
     let all = std::iter::once(first).chain(tasks);
     let indices = all.filter_map(|job| job.spec.policy.array.map(|task| task.index));
-    let folded = Folded::of(indices.collect());
+    let most = first.spec.policy.array.and_then(|task| task.most);
+    let folded = Folded::of(indices.collect(), most);
     (Some(first), Some(folded).filter(|folded| folded.count > 1))
 }
 

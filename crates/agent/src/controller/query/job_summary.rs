@@ -133,6 +133,7 @@ pub fn bare_row(id: JobId, ask: &JobSpec, state: JobState, since: Timestamp) -> 
     Brief {
         id: id.to_string().into(),
         task: ask.policy.array.map(|task| task.handle(id).into()),
+        max_running: ask.policy.array.and_then(|task| task.most),
         name: ask.name.as_str().into(),
         user: ask.user.as_str().into(),
         project: ask.project.as_deref().map(Cow::from),

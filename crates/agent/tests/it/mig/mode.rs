@@ -75,11 +75,11 @@ async fn a_gpu_that_is_used_is_not_switched_and_says_who_uses_it() {
         ..change(GpuMode::Mig)
     };
     let would = client.change_gpu("0", &would).await.unwrap();
-    assert_eq!(would.blockers, ["#1 holds gpu0.25a"]);
+    assert_eq!(would.blockers, ["#1 holds gpu0:0.25a"]);
     for to in [GpuMode::Mig, GpuMode::Exclusive] {
         let refused = client.change_gpu("0", &change(to)).await.unwrap_err();
         assert_eq!(refused.code, ErrorCode::Conflict);
-        assert!(refused.message.contains("#1 holds gpu0.25a"), "{refused}");
+        assert!(refused.message.contains("#1 holds gpu0:0.25a"), "{refused}");
     }
     assert_eq!(driver::modes(&home), [false]);
     // Nobody new, until the last has gone.

@@ -11,7 +11,7 @@ use super::gpus::gib;
 use crate::text;
 use crate::top::layout;
 use crate::top::look::{Glyphs, Tone};
-use crate::top::rows::{JobRow, share_used, sum};
+use crate::top::rows::{JobRow, labels, share_used, sum};
 use crate::top::state::{Pane, State};
 
 const JOBS: [Column; 12] = [
@@ -20,7 +20,7 @@ const JOBS: [Column; 12] = [
     name("NAME", 7, 24, 50),
     name("QUEUE", 7, 14, 96),
     name("PROJECT", 7, 14, 110),
-    figure("ON", 0),
+    name("ON", 15, 24, 0),
     figure("USED/LIMIT", 0).right(),
     figure("PEAK", 70).right(),
     figure("GPU%/OF", 62).right(),
@@ -142,10 +142,9 @@ fn job_cells(state: &State, glyphs: &Glyphs, row: &JobRow<'_>) -> Cells {
         }
     };
     let on = match (row.slice, &job.slices[..]) {
-        (Some(slice), _) => text::clean(&slice.label),
+        (Some(slice), _) => text::labels([&*slice.label]),
         (None, []) => glyphs.none.to_owned(),
-        (None, [slice]) => text::clean(&slice.label),
-        (None, [first, rest @ ..]) => format!("{}+{}", text::cleaned(&first.label), rest.len()),
+        (None, _) => labels(job),
     };
     let (used, limit, peak) = match row.slice {
         Some(slice) => (slice.used_bytes, slice.limit_bytes, slice.peak()),

@@ -10,7 +10,7 @@ use crate::render::{self, View};
 use crate::text;
 use crate::top::call::Topic;
 use crate::top::look::Tone;
-use crate::top::rows::{share_used, sum};
+use crate::top::rows::{labels, share_used, sum};
 use crate::top::state::{Log, Page, Section, State};
 
 /// Columns left of the curve, for its scale.
@@ -82,12 +82,7 @@ fn heading(state: &State, page: &Page) -> Vec<(String, Tone)> {
     }
     let mut lines = vec![(title, Tone::Title)];
     if let Some(job) = running {
-        let labels: Vec<_> = job
-            .slices
-            .iter()
-            .map(|slice| text::cleaned(&slice.label))
-            .collect();
-        lines.push((memory_line(job, &labels.join(", ")), Tone::Plain));
+        lines.push((memory_line(job, &labels(job)), Tone::Plain));
         lines.push(compute_line(job, facts.map(processes), glyphs.none));
     } else if let Some(reason) = facts.and_then(|job| job.reason.as_deref()) {
         lines.push((text::clean(reason), Tone::Plain));

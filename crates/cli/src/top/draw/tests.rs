@@ -363,13 +363,13 @@ fn once_everything_is_drawn_one_below_the_other() {
 fn an_array_has_one_row_and_leaves_room_for_other_jobs() {
     let mut state = sized(80, 24);
     let mut board = sample::board();
-    board.waiting.first[2].folded = Some(divvy_api::v1::Folded::of((2..40).collect()));
+    board.waiting.first[2].folded = Some(divvy_api::v1::Folded::of((2..40).collect(), Some(4)));
     board.waiting.first[2].name = "sweep[2]".to_owned();
     board.waiting.count = 41;
     answer(&mut state, Question::Board, Data::Board(Box::new(board)));
     let text = screen(&state);
     assert!(text.contains("PENDING 41"), "{text}");
-    let row = text.lines().find(|line| line.contains("33_[2-39]"));
+    let row = text.lines().find(|line| line.contains("33_[2-39%4]"));
     assert!(row.is_some_and(|row| row.contains("sweep ")), "{text}");
     assert!(text.contains("last"), "{text}");
 }

@@ -475,7 +475,7 @@ fn waiting_jobs_beyond_the_board_come_in_pages_that_are_on_the_screen() {
 #[test]
 fn an_array_is_one_row_until_a_key_unfolds_it() {
     let mut board = sample::board();
-    board.waiting.first[2].folded = Some(Folded::of((0..38).collect()));
+    board.waiting.first[2].folded = Some(Folded::of((0..38).collect(), None));
     board.waiting.count = 41;
     let mut state = viewed(board);
     keys(&mut state, "3");
