@@ -14,6 +14,16 @@ name_hidden_units() {
     done
 }
 
+# Whether the new program refuses a flag of the unit, which a drop-in may have written for the former version. Words with
+# blanks arrive cut, so no other error counts. With --status the program reads its flags and starts nothing.
+refuses_flags() {
+    line=$(systemctl show --property=ExecStart --value divvy.service |
+        sed -n 's/.*argv\[\]=[^ ]* \(daemon .*\) ; ignore_errors=.*/\1/p')
+    # shellcheck disable=SC2086 # the words of the unit
+    [ -n "$line" ] && problems=$("$root/usr/bin/divvy" $line --status 2>&1 || true) &&
+        case $problems in *"is the key"*) true ;; *) false ;; esac
+}
+
 # Restarts the daemon, if it runs, by the program $1: deb-systemd-invoke or systemctl. The new program checks the
 # configuration file first: with one that it refuses, no daemon would serve, so the former version's goes on.
 restart_daemon() {
@@ -25,6 +35,12 @@ restart_daemon() {
         echo "$problems" >&2
         echo "divvy: the new version refuses /etc/divvy/config.toml, so the daemon of the former version serves on" >&2
         echo "divvy: correct the file, then: systemctl restart divvy" >&2
+        return 0
+    fi
+    if refuses_flags; then
+        echo "$problems" >&2
+        echo "divvy: the new version refuses a flag of divvy.service, so the daemon of the former version serves on" >&2
+        echo "divvy: move it into /etc/divvy/config.toml (systemctl edit divvy), then: systemctl restart divvy" >&2
         return 0
     fi
     if ! "$1" try-restart divvy.service; then

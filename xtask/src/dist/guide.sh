@@ -78,6 +78,15 @@ apt-get install --reinstall --yes /root/divvy_*.deb 2>&1 | grep 'the daemon of t
 [ "$(systemctl show -p MainPID --value divvy)" = "$daemon" ] || fail "the upgrade stopped the daemon"
 divvy queues | grep quarter
 sed -i '$d' /etc/divvy/config.toml
+# An upgrade with a drop-in that has a flag of a former version.
+printf '[Service]\nExecStart=\nExecStart=/usr/bin/divvy daemon --system --grace 30s\n' >/etc/systemd/system/divvy.service.d/flags.conf
+systemctl daemon-reload
+apt-get install --reinstall --yes /root/divvy_*.deb >/tmp/upgrade 2>&1
+grep -e '--grace is the key grace of the file' /tmp/upgrade
+grep 'the daemon of the former version serves on' /tmp/upgrade
+[ "$(systemctl show -p MainPID --value divvy)" = "$daemon" ] || fail "the upgrade stopped the daemon"
+rm /etc/systemd/system/divvy.service.d/flags.conf
+systemctl daemon-reload
 # An upgrade while jobs of users run.
 jobs=
 for user in ana ben cleo dan eva finn gina hugo ida jan kim lea; do

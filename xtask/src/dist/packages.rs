@@ -458,6 +458,42 @@ mod tests {
     }
 
     #[test]
+    fn an_upgrade_with_a_flag_that_became_a_key_leaves_the_old_daemon_running() {
+        let root = upgraded("root-of-a-former-flag");
+        let unit = "{ path=/usr/bin/divvy ; argv[]=/usr/bin/divvy daemon --system --grace 30s ; ignore_errors=no ; pid=7 }";
+        let shows = format!("[ \"$1\" != show ] || echo '{unit}'\n");
+        stub(&root, "stubs/systemctl", &shows, 0);
+        let refuses = "case \"$*\" in *--status) echo 'error: --grace is the key grace of the file' >&2; exit 2 ;; esac\n";
+        stub(&root, "usr/bin/divvy", refuses, 0);
+        for (text, words, _) in after_upgrade(&root) {
+            let (code, said) = shell(&text, &words, &root);
+            assert_eq!(code, Some(0), "{said}");
+            assert!(
+                said.starts_with("error: --grace is the key grace"),
+                "{said}"
+            );
+            assert!(
+                said.contains("the daemon of the former version serves on"),
+                "{said}"
+            );
+            let calls = calls(&root);
+            assert!(
+                calls.contains("divvy daemon --system --grace 30s --status\n")
+                    && !calls.contains("try-restart"),
+                "{calls}"
+            );
+        }
+        // Whatever else the flags are wrong in, the restart shows it.
+        let other =
+            "case \"$*\" in *--status) echo 'error: no daemon answers' >&2; exit 7 ;; esac\n";
+        stub(&root, "usr/bin/divvy", other, 0);
+        for (text, words, restarts) in after_upgrade(&root) {
+            assert_eq!(shell(&text, &words, &root), (Some(0), String::new()));
+            assert!(calls(&root).contains(&format!("{restarts} try-restart divvy.service\n")));
+        }
+    }
+
+    #[test]
     fn an_installation_names_the_units_that_hide_those_of_the_package() {
         let root = upgraded("root-of-an-old-unit");
         let packaged = root.join("usr/lib/systemd/system/divvy.service");

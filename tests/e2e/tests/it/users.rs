@@ -236,8 +236,10 @@ fn a_group_with_a_blank_in_its_name_has_its_role() {
     let home = Home::new("a100-80gb:1");
     let access = home.scratch().join("access.toml");
     std::fs::write(&access, "operator = [\"@domain users\"]").expect("written");
-    let Some(_daemon) = with_domain_users(&home, &["--access", &access.display().to_string()])
-    else {
+    let Some(_daemon) = with_domain_users(
+        &home,
+        &["--set", &format!("listen.access={}", access.display())],
+    ) else {
         return;
     };
     let roots = home.submit(&["-g", "0.25"], &["sleep", "1000"]);
