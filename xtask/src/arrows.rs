@@ -403,7 +403,7 @@ const CLI: Tree = Tree {
         ("error_output", &["colour", "table", "text"]),
         ("args", &["error_output"]),
         ("manual", &["args"]),
-        ("rejection", &["args"]),
+        ("rejection", &["args", "error_output"]),
         ("render", &["colour", "table", "text", "args"]),
         (
             "output",

@@ -37,6 +37,21 @@ pub fn report(error: &Error, json: bool) -> ExitCode {
     ExitCode::from(error.code.exit_code())
 }
 
+/// Letters of a message that repeats the value that it refuses, which may be as long as a command line.
+const LONGEST: usize = 600;
+
+/// Without the middle of what is too long: the beginning names the flag, the end says why.
+pub fn shortened(message: &str) -> String {
+    let letters = message.chars().count();
+    if letters <= LONGEST {
+        return message.to_owned();
+    }
+    let half = LONGEST / 2;
+    let beginning: String = message.chars().take(half).collect();
+    let end: String = message.chars().skip(letters - half).collect();
+    format!("{beginning} … {end}")
+}
+
 /// The text with lines as wide as the terminal of stderr; as it is if stderr is no terminal.
 pub fn for_stderr(text: &str) -> String {
     let width = stderr_width().map(|width| width.max(NARROWEST));

@@ -8,6 +8,7 @@ use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::docker;
 
 use crate::args::{self, sbatch};
+use crate::error_output::shortened;
 
 /// What clap refused, in our form: its first paragraph, and its tips (or where to read on) as the hint. `words` are the
 /// whole command line.
@@ -138,21 +139,6 @@ fn of_docker(error: &clap::Error, words: &[OsString]) -> Option<&'static str> {
 fn is_of_docker(flag: &str) -> bool {
     let line = [flag, "value", "image"].map(str::to_owned);
     docker::parse_command_line(&line, &[]).is_ok()
-}
-
-/// Letters of a message of clap's: it repeats the value that it refuses, which may be as long as a command line.
-const LONGEST: usize = 600;
-
-/// Without the middle of what is too long: the beginning names the flag, the end says why.
-fn shortened(message: &str) -> String {
-    let letters = message.chars().count();
-    if letters <= LONGEST {
-        return message.to_owned();
-    }
-    let half = LONGEST / 2;
-    let beginning: String = message.chars().take(half).collect();
-    let end: String = message.chars().skip(letters - half).collect();
-    format!("{beginning} … {end}")
 }
 
 /// A tip of clap's without verbs that are hidden; nothing where none is left, and for the advice to pass a flag that does not exist as

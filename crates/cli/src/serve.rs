@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::args;
 use crate::container;
-use crate::error_output::{Result, usage};
+use crate::error_output::{Result, shortened, usage};
 
 pub use clearml::PASSWORD_FLAG;
 
@@ -80,7 +80,11 @@ pub fn source(args: &args::Daemon) -> Result<Source> {
         }
     }
     for text in &args.set {
-        settings.0.extend(Setting::parse(text)?);
+        let set = Setting::parse(text).map_err(|mut error| {
+            error.message = shortened(&error.message);
+            error
+        });
+        settings.0.extend(set?);
     }
     let start = DaemonOptions {
         detached: args.detached,
@@ -180,6 +184,15 @@ mod tests {
         let of_keys = KEYS.iter().flat_map(|key| key.flags).copied();
         let known = of_keys.chain(OF_ONE_START.iter().copied());
         assert_eq!(flags, known.map(str::to_owned).collect());
+    }
+
+    #[test]
+    fn the_error_of_a_key_with_a_long_value_is_bounded() {
+        let error = parsed(&format!("divvy daemon --set grace={}", "x".repeat(100_000)));
+        let error = error.unwrap_err();
+        assert!(error.message.starts_with("--set grace=xxx"));
+        assert!(error.message.ends_with("is not a duration"), "{error:?}");
+        assert!(error.message.len() < 700, "{}", error.message.len());
     }
 
     #[test]

@@ -122,6 +122,9 @@ impl ConfigError {
 }
 
 /// The first problem, the number of further ones, and all of them in the details.
+/// The place of a problem in the words of a command line, where there is no file.
+pub const COMMAND: &str = "divvy daemon";
+
 impl From<&ConfigError> for Error {
     fn from(error: &ConfigError) -> Self {
         let Some(first) = error.problems.first() else {
@@ -130,11 +133,17 @@ impl From<&ConfigError> for Error {
         let mut whole = error.error_of(first);
         let further = error.problems.len() - 1;
         if further > 0 {
-            let problems = if further == 1 { "problem" } else { "problems" };
-            let more = format!(
-                "the file has {further} further {problems}: divvy config check {}",
-                error.path.display()
-            );
+            let (is, problems) = match further {
+                1 => ("is", "problem"),
+                _ => ("are", "problems"),
+            };
+            let more = match error.path == Path::new(COMMAND) {
+                true => format!("there {is} {further} further {problems}"),
+                false => format!(
+                    "the file has {further} further {problems}: divvy config check {}",
+                    error.path.display()
+                ),
+            };
             whole.hint = Some(match whole.hint {
                 Some(hint) => format!("{hint}; {more}"),
                 None => more,

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::DaemonOptions;
 use super::check::{self, Violation};
-use super::file::{self, ConfigError, LARGEST, Parsed, Place, Places, Problem};
+use super::file::{self, COMMAND, ConfigError, LARGEST, Parsed, Place, Places, Problem};
 use super::keys::{self, Applies, KEYS, Key};
 use crate::home::absolute_folder;
 use crate::v1::{ConfigOrigin, ConfigValue, Error, ErrorCode};
@@ -167,7 +167,7 @@ impl Source {
         };
         let mut configured = Configured {
             options: self.merged(file).map_err(|error| {
-                let path = self.path().unwrap_or(Path::new("divvy daemon"));
+                let path = self.path().unwrap_or(Path::new(COMMAND));
                 ConfigError::of_whole(path, error.message().to_owned(), None)
             })?,
             source: self.clone(),
@@ -328,7 +328,7 @@ impl Configured {
     fn refusal(&self, found: Vec<Violation>, code: ErrorCode) -> ConfigError {
         let problems = found.into_iter().map(|violation| self.problem(violation));
         ConfigError {
-            path: self.file().unwrap_or(Path::new("divvy daemon")).to_owned(),
+            path: self.file().unwrap_or(Path::new(COMMAND)).to_owned(),
             code,
             problems: problems.collect(),
         }
@@ -798,6 +798,14 @@ mod tests {
             let error = Error::from(&source.with(None).unwrap_err());
             assert!(error.message.contains(message), "{}", error.message);
         }
+        // There is no file to check.
+        let both = set(&["limits.max-jobs=0", "projects.x.members=[\"a b\"]"]);
+        let source = Source::new(DaemonOptions::default(), both, None);
+        let hint = Error::from(&source.with(None).unwrap_err()).hint.unwrap();
+        assert!(
+            hint.contains("further problem") && !hint.contains("config check"),
+            "{hint}"
+        );
     }
 
     #[test]
