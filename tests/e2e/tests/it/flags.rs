@@ -618,7 +618,7 @@ const UNLISTED: &[&str] = &[
 /// Flags for which no value is wrong, or that is seen to be wrong where they are tried.
 const ELSEWHERE_FREE: &[&str] = &[
     "--filter",          // any words are text
-    "--project",         // whoever is in none may name one
+    "--project",         // a user without a project may name any
     "--docker",          // docker/image.rs: an image that is not there
     "--motd",            // a file that is made
     "--reason",          // any words in one line are a reason

@@ -203,7 +203,7 @@ fn a_users_process_whose_first_thread_has_ended_is_its_jobs() {
     println!("told {} ms after it was first seen", after.as_millis());
 }
 
-/// A daemon for everybody on a machine where the other user's group has a blank in its name, as groups of a directory
+/// A daemon of the system on a machine where the other user's group has a blank in its name, as groups of a directory
 /// service have. `None` where this process may not mount.
 fn with_domain_users(home: &Home, flags: &[&str]) -> Option<divvy_e2e::Daemon> {
     let groups = home.scratch().join("group");

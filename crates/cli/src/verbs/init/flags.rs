@@ -1,4 +1,4 @@
-//! The settings of the flags of `admin init`.
+//! Flags of `divvy admin init` as settings of the configuration file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
