@@ -358,7 +358,7 @@ const LEDGER: Tree = Tree {
         ),
         ("denial", &["layout", "map", "process", "slice", "slot"]),
         ("hold", &["account", "layout", "syscall", "process", "slot"]),
-        ("integrity", &["layout", "kept", "syscall", "slot"]),
+        ("integrity", &["layout", "kept", "slot"]),
         (
             "join",
             &[

@@ -86,6 +86,19 @@ impl Word {
     }
 }
 
+/// The order of each access of a reservation. The model weakens them one by one, and names what goes wrong then.
+pub(crate) mod order {
+    use std::sync::atomic::Ordering::{self, SeqCst};
+
+    /// Any change of a word of bytes.
+    pub const CHANGE: Ordering = SeqCst;
+    /// A process enters the bitmap of words that count, before its first change.
+    pub const JOIN: Ordering = SeqCst;
+    pub const LOAD_WORD: Ordering = SeqCst;
+    pub const LOAD_LIVE: Ordering = SeqCst;
+    pub const LOAD_LIMIT: Ordering = SeqCst;
+}
+
 /// The words of one GPU in all slots, as one reservation sees them. Each method is one atomic access.
 pub(crate) trait Memory {
     /// Whether one `Attempt::step` is one access (to explore interleavings) or as many as make sense.
@@ -380,3 +393,5 @@ impl Attempt {
 
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod weak;

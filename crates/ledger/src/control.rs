@@ -598,20 +598,32 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<SliceSpec, &'static str> {
     })
 }
 
+/// The bytes that a sequence number guards, and the number. The kernel copies a page in no order that a processor would keep
+/// (arm64), so one copy may hold a new number and an old limit: two equal copies do not.
+fn spec_bytes(bytes: &[u8; layout::CONTROL_SIZE]) -> [&[u8]; 2] {
+    use std::mem::offset_of;
+    let heartbeat = offset_of!(ControlFile, heartbeat);
+    [
+        &bytes[..heartbeat],
+        &bytes[heartbeat + 8..offset_of!(ControlFile, grant)],
+    ]
+}
+
 /// Reads an open control file, in any state, as one consistent whole, and the daemon's last heartbeat.
 pub(crate) fn read_from(path: &Path, file: &File) -> Result<(SliceSpec, u64), OpenError> {
     use std::mem::offset_of;
-    let mut bytes = [0; layout::CONTROL_SIZE];
-    let sequence = offset_of!(ControlFile, sequence);
+    let look = || {
+        let mut bytes = [0; layout::CONTROL_SIZE];
+        file.read_exact_at(&mut bytes, 0)
+            .map(|()| bytes)
+            .map_err(|error| map::failed(path, "read", error))
+    };
+    let mut bytes = look()?;
     // A writer holds the sequence odd for some ten nanoseconds; one that died there has left every word whole.
     for _ in 0..1000 {
-        file.read_exact_at(&mut bytes, 0)
-            .map_err(|error| map::failed(path, "read", error))?;
-        let before = word(&bytes, sequence);
-        let mut after = [0; 8];
-        file.read_exact_at(&mut after, sequence as u64)
-            .map_err(|error| map::failed(path, "read", error))?;
-        if before.is_multiple_of(2) && before == u64::from_ne_bytes(after) {
+        let before = std::mem::replace(&mut bytes, look()?);
+        let sequence = word(&bytes, offset_of!(ControlFile, sequence));
+        if sequence.is_multiple_of(2) && spec_bytes(&before) == spec_bytes(&bytes) {
             break;
         }
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
-use crate::account::{Attempt, MOST_BYTES, Memory, Outcome, Word};
+use crate::account::{Attempt, MOST_BYTES, Memory, Outcome, Word, order};
 use crate::layout::{Cell, LIVE_WORDS, SHARED_WORDS, SLOTS};
 use crate::process::boot_time_ns;
 use crate::slot::ProcessSlot;
@@ -306,7 +306,7 @@ fn note(word: &AtomicU64, bytes: i64) {
 
 #[inline]
 fn update(word: &AtomicU64, change: impl Fn(Word) -> Option<Word>) -> bool {
-    word.fetch_update(SeqCst, SeqCst, |value| {
+    word.fetch_update(order::CHANGE, order::LOAD_WORD, |value| {
         change(Word(value)).map(|word| word.0)
     })
     .is_ok()
@@ -333,16 +333,16 @@ impl Memory for Words<'_> {
     fn live(&self, index: usize) -> u64 {
         let slots = &self.slot.slots;
         match index.checked_sub(LIVE_WORDS) {
-            None => slots.live[index].load(SeqCst),
-            Some(index) => slots.shared_live[self.gpu][index].load(SeqCst),
+            None => slots.live[index].load(order::LOAD_LIVE),
+            Some(index) => slots.shared_live[self.gpu][index].load(order::LOAD_LIVE),
         }
     }
     #[inline]
     fn load(&self, slot: usize) -> Word {
         let slots = &self.slot.slots;
         Word(match slot.checked_sub(SLOTS) {
-            None => slots.slots[slot].gpus[self.gpu].used.load(SeqCst),
-            Some(line) => slots.shared[line].used.load(SeqCst),
+            None => slots.slots[slot].gpus[self.gpu].used.load(order::LOAD_WORD),
+            Some(line) => slots.shared[line].used.load(order::LOAD_WORD),
         })
     }
     #[inline]

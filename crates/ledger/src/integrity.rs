@@ -67,10 +67,21 @@ fn ticks() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// Nanoseconds.
-#[cfg(not(target_arch = "x86_64"))]
+/// The same, in nanoseconds: the counter runs at 1 GHz from Armv8.6 on, and at 1 to 50 MHz before (Arm ARM, D12.1).
+#[cfg(target_arch = "aarch64")]
 fn ticks() -> u64 {
-    crate::syscall::clock(libc::CLOCK_MONOTONIC_COARSE)
+    let (count, frequency): (u64, u64);
+    // SAFETY: two registers that Linux lets every program read.
+    unsafe {
+        std::arch::asm!(
+            "mrs {count}, cntvct_el0",
+            "mrs {frequency}, cntfrq_el0",
+            count = out(reg) count,
+            frequency = out(reg) frequency,
+            options(nomem, nostack, preserves_flags),
+        );
+    }
+    count.wrapping_mul(1_000_000_000 / frequency.clamp(1, 1_000_000_000))
 }
 
 impl ProcessSlot {

@@ -25,7 +25,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
-use crate::account::Word;
+use crate::account::{Word, order};
 use crate::hold::BoundedWait;
 use crate::layout::{
     GPUS, LIVE_WORDS, SHARED, SHARED_WORDS, SharedLine, SlotLines, SlotsFile, state,
@@ -213,7 +213,7 @@ impl ProcessSlot {
             let empty = word.empty();
             empty.publish(bytes).unwrap_or(empty.force(bytes))
         });
-        self.slots.shared_live[gpu][at / 64].fetch_or(1 << (at % 64), SeqCst);
+        self.slots.shared_live[gpu][at / 64].fetch_or(1 << (at % 64), order::JOIN);
         line.key.store(key, SeqCst);
     }
 

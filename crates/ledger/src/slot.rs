@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 
-use crate::account::Word;
+use crate::account::{Word, order};
 use crate::fork::Epoch;
 use crate::integrity::FileWatch;
 use crate::layout::{Cell, ControlFile, GPUS, LIVE_WORDS, SharedLine, SlotsFile, state};
@@ -70,7 +70,7 @@ impl ProcessSlot {
     #[inline]
     pub fn limit(&self, gpu: usize) -> u64 {
         if self.has(gpu) {
-            self.control.gpus[gpu].limit.load(SeqCst)
+            self.control.gpus[gpu].limit.load(order::LOAD_LIMIT)
         } else {
             0
         }
@@ -313,21 +313,25 @@ impl ProcessSlot {
             shared,
             ..
         } = &*self.slots;
-        let used = |slot: usize| Word(slots[slot].gpus[gpu].used.load(SeqCst)).bytes();
-        let any =
-            |words: &[AtomicU64]| words.iter().fold(0, |any, word| any | word.load(SeqCst)) != 0;
+        let used = |slot: usize| Word(slots[slot].gpus[gpu].used.load(order::LOAD_WORD)).bytes();
+        let any = |words: &[AtomicU64]| {
+            words
+                .iter()
+                .fold(0, |any, word| any | word.load(order::LOAD_LIVE))
+                != 0
+        };
         let [first, rest @ ..] = live;
-        let mut sum = added(first.load(SeqCst), 0, 0, used);
+        let mut sum = added(first.load(order::LOAD_LIVE), 0, 0, used);
         if any(rest) {
             for (index, word) in rest.iter().enumerate() {
-                sum = added(word.load(SeqCst), (index + 1) * 64, sum, used);
+                sum = added(word.load(order::LOAD_LIVE), (index + 1) * 64, sum, used);
             }
         }
         // After the slots: bytes that become shared are in the line before they leave the slot.
         if any(&shared_live[gpu]) {
-            let used = |line: usize| Word(shared[line].used.load(SeqCst)).bytes();
+            let used = |line: usize| Word(shared[line].used.load(order::LOAD_WORD)).bytes();
             for (index, word) in shared_live[gpu].iter().enumerate() {
-                sum = added(word.load(SeqCst), index * 64, sum, used);
+                sum = added(word.load(order::LOAD_LIVE), index * 64, sum, used);
             }
         }
         sum
@@ -370,7 +374,7 @@ fn added(mut bits: u64, first: usize, mut sum: u64, used: impl Fn(usize) -> u64)
 pub(crate) fn set_live(slots: &SlotsFile, index: usize, live: bool) {
     let (word, bit) = (&slots.live[index / 64], 1 << (index % 64));
     if live {
-        word.fetch_or(bit, SeqCst);
+        word.fetch_or(bit, order::JOIN);
     } else {
         word.fetch_and(!bit, SeqCst);
     }

@@ -2,16 +2,22 @@
 //! production runs.
 //!
 //! A world is all shared words and where each process stands. From each world, each process may do its next step; worlds
-//! seen before are not walked again, so loops end and the walk is complete. All accesses are sequentially consistent,
-//! so these interleavings are all there is.
+//! seen before are not walked again, so loops end and the walk is complete. The words lie in a [`WeakMemory`], which shows a
+//! process every value that production's orders ([`order`]) allow, on any processor.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
+use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Relaxed, SeqCst};
 
-use super::{Attempt, Count, Memory, Outcome, Step, VERSION, Word};
+use super::weak::WeakMemory;
+use super::{Attempt, Count, Memory, Outcome, Step, VERSION, Word, order};
 
 const SLOTS: usize = 4;
+/// Words of the memory: one for each slot, then these two.
+const LIMIT: usize = SLOTS;
+const LIVE: usize = SLOTS + 1;
+const WORDS: usize = SLOTS + 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Act {
@@ -36,14 +42,54 @@ enum Act {
     Arrive(usize),
 }
 
+/// The order of each kind of access.
+#[derive(Clone, Copy, Hash, Debug)]
+struct Orders {
+    change: Ordering,
+    join: Ordering,
+    load_word: Ordering,
+    load_live: Ordering,
+    load_limit: Ordering,
+}
+
+const PRODUCTION: Orders = Orders {
+    change: order::CHANGE,
+    join: order::JOIN,
+    load_word: order::LOAD_WORD,
+    load_live: order::LOAD_LIVE,
+    load_limit: order::LOAD_LIMIT,
+};
+
 #[derive(Clone, Hash)]
 struct Shared {
-    limit: u64,
-    live: u64,
-    words: [Word; SLOTS],
+    memory: WeakMemory<WORDS>,
+    orders: Orders,
     /// Whether words have versions; without, racers that withdraw and come again make a world seen before.
     versions: bool,
     contended: [bool; SLOTS],
+}
+
+impl Shared {
+    fn limit(&self) -> u64 {
+        self.memory.newest(LIMIT)
+    }
+
+    fn word(&self, slot: usize) -> Word {
+        Word(self.memory.newest(slot))
+    }
+
+    /// A process changes a word, as all of production's changes do: at once, or not at all.
+    fn change(
+        &mut self,
+        process: usize,
+        slot: usize,
+        change: impl FnOnce(Word) -> Option<Word>,
+    ) -> bool {
+        let kept = if self.versions { !0 } else { !VERSION };
+        let change = |word| change(Word(word)).map(|word| word.0 & kept);
+        self.memory
+            .update(process, slot, self.orders.change, change)
+    }
 }
 
 #[derive(Clone, Hash)]
@@ -78,8 +124,20 @@ enum Weather {
 
 struct View<'a> {
     shared: RefCell<&'a mut Shared>,
+    process: usize,
     slot: usize,
     patient: bool,
+    /// Which of the values that a load may read it reads, and of how many.
+    choice: usize,
+    choices: &'a Cell<usize>,
+}
+
+impl View<'_> {
+    fn load_word(&self, word: usize, order: Ordering) -> u64 {
+        let memory = &mut self.shared.borrow_mut().memory;
+        self.choices.set(memory.choices(self.process, word, order));
+        memory.load(self.process, word, order, self.choice)
+    }
 }
 
 impl Memory for View<'_> {
@@ -87,25 +145,22 @@ impl Memory for View<'_> {
     const LIVE_WORDS: usize = 1;
 
     fn limit(&self) -> u64 {
-        self.shared.borrow().limit
+        let order = self.shared.borrow().orders.load_limit;
+        self.load_word(LIMIT, order)
     }
     fn live(&self, _: usize) -> u64 {
-        self.shared.borrow().live
+        let order = self.shared.borrow().orders.load_live;
+        self.load_word(LIVE, order)
     }
     fn load(&self, slot: usize) -> Word {
-        self.shared.borrow().words[slot]
+        let order = self.shared.borrow().orders.load_word;
+        Word(self.load_word(slot, order))
     }
     fn sum(&self) -> u64 {
         unreachable!("the model goes by steps")
     }
     fn update(&self, slot: usize, change: impl Fn(Word) -> Option<Word>) -> bool {
-        let shared = &mut *self.shared.borrow_mut();
-        let changed = change(shared.words[slot]);
-        if let Some(word) = changed {
-            let unversioned = Word(word.0 & !VERSION);
-            shared.words[slot] = if shared.versions { word } else { unversioned };
-        }
-        changed.is_some()
+        self.shared.borrow_mut().change(self.process, slot, change)
     }
     fn enter(&self) -> bool {
         !std::mem::replace(&mut self.shared.borrow_mut().contended[self.slot], true)
@@ -120,10 +175,11 @@ impl Memory for View<'_> {
 
 impl World {
     fn new(weather: Weather, limit: u64, scripts: &[(usize, &'static [Act])]) -> Self {
+        let mut values = [0; WORDS];
+        values[LIMIT] = limit;
         let shared = Shared {
-            limit,
-            live: 0,
-            words: [Word(0); SLOTS],
+            memory: WeakMemory::new(values, scripts.len()),
+            orders: PRODUCTION,
             versions: false,
             contended: [false; SLOTS],
         };
@@ -162,8 +218,34 @@ impl World {
         process.dead || (process.script.is_empty() && process.attempt.is_none())
     }
 
-    /// The world after one step of one process, if it can do one.
-    fn step(&self, index: usize, patient: bool) -> Option<Self> {
+    /// The same with a word that has a value from the start.
+    fn with(mut self, word: usize, value: u64) -> Self {
+        let mut values: [u64; WORDS] = std::array::from_fn(|word| self.shared.memory.newest(word));
+        values[word] = value;
+        self.shared.memory = WeakMemory::new(values, self.processes.len());
+        self
+    }
+
+    /// The worlds after one step of one process, one for each value that it may read.
+    fn step(&self, index: usize, patient: bool) -> Vec<Self> {
+        let choices = Cell::new(1);
+        let mut worlds = Vec::new();
+        while worlds.len() < choices.get() {
+            match self.step_with(index, patient, worlds.len(), &choices) {
+                Some(world) => worlds.push(world),
+                None => break,
+            }
+        }
+        worlds
+    }
+
+    fn step_with(
+        &self,
+        index: usize,
+        patient: bool,
+        choice: usize,
+        choices: &Cell<usize>,
+    ) -> Option<Self> {
         if self.has_ended(index) {
             return None;
         }
@@ -180,8 +262,11 @@ impl World {
             let bytes = attempt.bytes;
             let view = View {
                 shared: RefCell::new(shared),
+                process: index,
                 slot,
                 patient,
+                choice,
+                choices,
             };
             let mut outcome = attempt.step(&view);
             // Steps that touch nothing shared go along with the one before.
@@ -216,35 +301,39 @@ impl World {
             let (act, rest) = process.script.split_first()?;
             process.script = rest;
             match *act {
-                Act::Join => shared.live |= 1 << slot,
+                Act::Join => {
+                    let order = shared.orders.join;
+                    let joined = |live| Some(live | 1 << slot);
+                    shared.memory.update(index, LIVE, order, joined);
+                }
                 Act::Reserve(bytes) => {
                     process.attempt = Some(Attempt::new(slot, bytes));
-                    process.limit = shared.limit;
+                    process.limit = shared.limit();
                     process.was_full = false;
                 }
                 Act::Release => {
                     if let Some((slot, bytes)) = process.held.pop() {
-                        shared.words[slot] = shared.words[slot].release(bytes);
+                        shared.change(index, slot, |word| Some(word.release(bytes)));
                     }
                 }
                 Act::Hold(slot, bytes) => {
                     process.held.push((slot, bytes));
-                    let word = shared.words[slot].force(bytes).0;
-                    shared.words[slot] = Word(if shared.versions {
-                        word
-                    } else {
-                        word & !VERSION
-                    });
+                    shared.change(index, slot, |word| Some(word.force(bytes)));
                 }
-                Act::Limit(bytes) => shared.limit = bytes,
+                Act::Limit(bytes) => {
+                    shared.memory.update(index, LIMIT, SeqCst, |_| Some(bytes));
+                }
                 Act::Copy(to, bytes) => {
-                    let word = shared.words[to].publish(bytes).expect("there is room");
-                    shared.words[to] = Word(word.0 & !VERSION);
+                    assert!(shared.change(index, to, |word| word.publish(bytes)));
                 }
-                Act::Leave(bytes) => shared.words[slot] = shared.words[slot].release(bytes),
-                Act::Arrive(to) => shared.words[to] = shared.words[to].make_firm(),
+                Act::Leave(bytes) => {
+                    shared.change(index, slot, |word| Some(word.release(bytes)));
+                }
+                Act::Arrive(to) => {
+                    shared.change(index, to, |word| Some(word.make_firm()));
+                }
                 Act::Settle(of) | Act::Free(of) => {
-                    return next.recover(of, matches!(act, Act::Free(_)));
+                    return next.recover(index, of, matches!(act, Act::Free(_)));
                 }
             }
         }
@@ -253,26 +342,35 @@ impl World {
     }
 
     /// Reaps the slot of a dead process; a living one cannot be reaped.
-    fn recover(mut self, slot: usize, free: bool) -> Option<Self> {
+    fn recover(mut self, by: usize, slot: usize, free: bool) -> Option<Self> {
         let owner = self
             .processes
             .iter_mut()
             .find(|process| process.slot == slot && process.dead)?;
-        let word = &mut self.shared.words[slot];
-        *word = word.firm();
         if free {
             owner.held.clear();
-            *word = Word(0);
         }
-        Some(self.clone())
+        let emptied = |word: Word| if free { word.empty() } else { word.firm() };
+        self.shared.change(by, slot, |word| Some(emptied(word)));
+        self.watch();
+        Some(self)
     }
 
     fn watch(&mut self) {
-        let (held, limit) = (self.held(), self.shared.limit);
+        let (held, limit) = (self.held(), self.shared.limit());
         for process in &mut self.processes {
             let bytes = process.attempt.as_ref().map_or(0, |attempt| attempt.bytes);
             process.was_full |= held + bytes > limit;
         }
+        let goes_on: Vec<bool> = (0..self.processes.len())
+            .map(|process| !self.has_ended(process))
+            .collect();
+        let orders = &self.shared.orders;
+        let mut loaded = [orders.load_word; WORDS];
+        (loaded[LIMIT], loaded[LIVE]) = (orders.load_limit, orders.load_live);
+        self.shared
+            .memory
+            .forget(|process| goes_on[process], loaded);
     }
 
     fn kill(&mut self, process: usize) {
@@ -313,8 +411,9 @@ impl Hasher for Fingerprint {
 
 /// Walks through every world. Checks `at_the_end` wherever no process has a step left, and that every world can reach
 /// such an end.
-fn walk(start: World, at_the_end: impl Fn(&World)) {
-    let initial_limit = start.shared.limit;
+/// Returns how many worlds there are.
+fn walk(start: World, at_the_end: impl Fn(&World)) -> usize {
+    let initial_limit = start.shared.limit();
     let mut numbers = HashMap::from([(start.fingerprint(), 0usize)]);
     let mut leads_from: Vec<Vec<usize>> = vec![Vec::new()];
     let mut ends = Vec::new();
@@ -325,12 +424,9 @@ fn walk(start: World, at_the_end: impl Fn(&World)) {
         for process in 0..world.processes.len() {
             nexts.extend(world.step(process, true));
             if world.weather == Weather::Foul && !world.has_ended(process) {
-                nexts.extend(
-                    world
-                        .is_waiting(process)
-                        .then(|| world.step(process, false))
-                        .flatten(),
-                );
+                if world.is_waiting(process) {
+                    nexts.extend(world.step(process, false));
+                }
                 let mut killed = world.clone();
                 killed.kill(process);
                 nexts.push(killed);
@@ -360,6 +456,7 @@ fn walk(start: World, at_the_end: impl Fn(&World)) {
         can_end.iter().all(|ends| *ends),
         "some world can never come to an end"
     );
+    can_end.len()
 }
 
 /// Without releases: no reservation that fits was refused when all is done, and the words are exactly what is held.
@@ -368,7 +465,7 @@ fn nothing_fitting_was_refused(world: &World) {
     let refused = world.processes.iter().flat_map(|process| &process.refusals);
     for bytes in refused {
         assert!(
-            world.held() + bytes > shared.limit,
+            world.held() + bytes > shared.limit(),
             "{bytes} bytes were refused and would fit"
         );
     }
@@ -377,11 +474,9 @@ fn nothing_fitting_was_refused(world: &World) {
 
 fn words_are_what_is_held(world: &World) {
     let shared = &world.shared;
-    let total: u64 = shared.words.iter().map(|word| word.bytes()).sum();
-    assert_eq!(total, world.held());
-    assert!(
-        shared.words.iter().all(|word| word.undecided() == 0) && shared.contended == [false; SLOTS]
-    );
+    let words = || (0..SLOTS).map(|slot| shared.word(slot));
+    assert_eq!(words().map(Word::bytes).sum::<u64>(), world.held());
+    assert!(words().all(|word| word.undecided() == 0) && shared.contended == [false; SLOTS]);
 }
 
 use Act::{Free, Join, Limit, Release, Reserve, Settle};
@@ -461,8 +556,8 @@ fn bytes_on_the_move(versions: bool) -> World {
     const FROM: Act = Act::Hold(0, 6);
     const TO: Act = Act::Hold(2, 6);
     let moves: &[Act] = &[FROM, Release, TO, Release, FROM, Release, TO, Release, FROM];
-    let mut start = World::new(Weather::Fair, 10, &[(0, moves), (1, &[Join, Reserve(4)])]);
-    start.shared.live = 0b101;
+    let start = World::new(Weather::Fair, 10, &[(0, moves), (1, &[Join, Reserve(4)])]);
+    let mut start = start.with(LIVE, 0b101);
     start.shared.versions = versions;
     start
 }
@@ -546,9 +641,8 @@ fn sharing(from: usize, to: usize, reserve: &'static [Act]) -> World {
         0 => &[Act::Copy(0, 6), Act::Leave(6), Act::Arrive(0)],
         _ => &[Act::Copy(3, 6), Act::Leave(6), Act::Arrive(3)],
     };
-    let mut start = World::new(Weather::Fair, 10, &[(from, moves), (1, reserve)]);
-    start.shared.live = 1 << from | 1 << to;
-    start.shared.words[from] = Word(6);
+    let start = World::new(Weather::Fair, 10, &[(from, moves), (1, reserve)]);
+    let mut start = start.with(LIVE, 1 << from | 1 << to).with(from, 6);
     start.processes[0].held.push((from, 6));
     start
 }
@@ -581,4 +675,54 @@ fn the_walk_notices_slots_that_are_missing_from_the_count() {
         World::new(Weather::Fair, 10, &[(0, &[Reserve(6)]), (1, &[Reserve(6)])]),
         |_| {},
     );
+}
+
+/// Every world of the tests above that a weaker order could break.
+fn worlds() -> Vec<World> {
+    let fair = |scripts: &[(usize, &'static [Act])]| World::new(Weather::Fair, 10, scripts);
+    vec![
+        fair(&[(0, &[Join, Reserve(6)]), (1, &[Join, Reserve(5)])]),
+        fair(&[(0, &[Join, Reserve(6)]), (1, &[Join, Reserve(4)])]),
+        fair(&[
+            (0, &[Join, Reserve(4), Reserve(2)]),
+            (1, &[Join, Reserve(4)]),
+            (3, &[Limit(5)]),
+        ]),
+        bytes_on_the_move(true),
+        sharing(0, 3, &[Join, Reserve(5)]),
+        sharing(0, 3, &[Join, Reserve(4)]),
+    ]
+}
+
+/// Worlds walked, or what broke first.
+fn walked(change: impl Fn(&mut Orders)) -> Result<usize, String> {
+    let mut sum = 0;
+    for mut world in worlds() {
+        change(&mut world.shared.orders);
+        let walked = std::panic::catch_unwind(|| walk(world, nothing_fitting_was_refused));
+        sum += walked.map_err(|cause| {
+            let text = cause.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            text.or_else(|| cause.downcast_ref::<String>().cloned())
+                .unwrap_or_default()
+        })?;
+    }
+    Ok(sum)
+}
+
+#[test]
+fn a_reservation_with_any_of_its_orders_weakened_passes_the_limit() {
+    assert!(walked(|_| ()).expect("production's orders hold") > 10_000);
+    let broken = |change: &dyn Fn(&mut Orders)| {
+        let broken = walked(change).expect_err("some world breaks");
+        assert_eq!(broken, "over the limit that was there before");
+    };
+    for order in [Relaxed, Acquire, Ordering::Release, AcqRel] {
+        broken(&|orders| orders.change = order);
+        broken(&|orders| orders.join = order);
+    }
+    for order in [Relaxed, Acquire] {
+        broken(&|orders| orders.load_word = order);
+        broken(&|orders| orders.load_live = order);
+        broken(&|orders| orders.load_limit = order);
+    }
 }
