@@ -22,7 +22,10 @@ fn main() {
         Path::new(&out).join(behind),
     );
     fs::write(&empty, "").expect("OUT_DIR is writable");
-    let made = Command::new("cc")
+    // For another architecture, the compiler by the name that the `cc` crate knows (`CC_aarch64_unknown_linux_gnu`).
+    let target = env::var("TARGET").expect("set by Cargo");
+    let compiler = env::var(format!("CC_{}", target.replace('-', "_")));
+    let made = Command::new(compiler.as_deref().unwrap_or("cc"))
         .args([
             "-shared",
             "-nostdlib",
@@ -31,10 +34,7 @@ fn main() {
         ])
         .args([&library, &empty])
         .status();
-    assert!(
-        made.expect("a C compiler named cc").success(),
-        "no library {behind}"
-    );
+    assert!(made.expect("a C compiler").success(), "no library {behind}");
 
     println!("cargo:rerun-if-changed=build.rs");
     for argument in [

@@ -25,8 +25,10 @@ pub enum Kind {
     Structure,
     /// `CUDA_ARRAY3D_DESCRIPTOR`, as which the shorter one begins.
     Description,
+    /// Eight words by value: on the stack on x86-64, behind six registers, and by the address of a copy on arm64.
+    Words,
 }
-use Kind::{Description, Place, Size, Small, Structure, Value, Zero};
+use Kind::{Description, Place, Size, Small, Structure, Value, Words, Zero};
 
 macro_rules! calls {
     ($($name:ident($($kind:ident),*);)*) => {
@@ -77,7 +79,7 @@ calls! {
     cuMipmappedArrayDestroy(Value);
     cuCtxSetLimit(Small, Size);
     cuIpcGetMemHandle(Place, Value);
-    cuIpcOpenMemHandle_v2(Place, Small, Zero, Zero, Zero, Zero, Value, Value, Value, Value, Value, Value, Value, Value);
+    cuIpcOpenMemHandle_v2(Place, Words, Small);
     cuIpcCloseMemHandle(Value);
     cuMemExportToShareableHandle(Place, Value, Small, Zero);
     cuMemImportFromShareableHandle(Place, Value, Small);
@@ -171,8 +173,15 @@ pub fn run(find: &dyn Fn(&str) -> Option<*const c_void>, data: &[u8]) {
         let (name, kinds) = calls[usize::from(input.byte()) % calls.len()];
         let mut buffers = [[0u64; WORDS]; MOST];
         let mut arguments = [0u64; MOST];
-        for (index, kind) in kinds.iter().enumerate() {
-            arguments[index] = argument(&mut input, *kind, &mut buffers[index], &seen);
+        let mut registers = 0;
+        for (kind, buffer) in kinds.iter().zip(&mut buffers) {
+            let value = argument(&mut input, *kind, buffer, &seen);
+            if matches!(kind, Words) && cfg!(target_arch = "x86_64") {
+                arguments[6..].copy_from_slice(&buffer[..MOST - 6]);
+            } else {
+                arguments[registers] = value;
+                registers += 1;
+            }
         }
         call(find, name, arguments);
         let places = kinds.iter().zip(&buffers);
@@ -229,14 +238,20 @@ fn argument(input: &mut Input<'_>, kind: Kind, buffer: &mut [u64; WORDS], seen: 
         Value if choice % 8 == 1 || seen.is_empty() => input.word() >> (choice % 64),
         Value => seen[usize::from(input.byte()) % seen.len()],
         Small => u64::from(choice % 4),
+        Words => {
+            for at in 0..MOST - 6 {
+                buffer[at] = argument(input, Value, &mut [0; WORDS], seen);
+            }
+            buffer.as_mut_ptr() as u64
+        }
         Zero => 0,
     }
 }
 
 fn call(find: &dyn Fn(&str) -> Option<*const c_void>, name: &str, a: Arguments) {
     let Some(address) = find(name) else { return };
-    // SAFETY: a function of the driver's, which takes at most so many integers and addresses; on x86-64 one signature does for
-    // all. The addresses are NULL or places of enough room.
+    // SAFETY: a function of the driver's, which takes at most so many integers and addresses; on x86-64 and
+    // arm64 one signature does for all. The addresses are NULL or places of enough room.
     unsafe {
         let function = std::mem::transmute::<*const c_void, Function>(address);
         function(

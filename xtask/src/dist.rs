@@ -1,7 +1,7 @@
 //! `cargo xtask dist`: builds a release in target/dist, then installs and tests it there.
 //!
 //! ```text
-//! target/dist
+//! target/dist                        target/dist-aarch64 for `--target aarch64`, with aarch64 and arm64 in these names
 //!   divvy-VERSION-x86_64-linux/      bin/, lib/divvy/*.so, share/: units, images, chart, completions, pages; as it is installed
 //!   divvy-VERSION-x86_64-linux.tar.gz
 //!   divvy_gpu-VERSION-py3-none-manylinux_2_28_x86_64.whl
@@ -16,8 +16,10 @@
 mod attempt;
 mod build;
 mod documents;
+pub mod emulated;
 mod guide;
 mod packages;
+mod platform;
 mod roots;
 mod sbom;
 mod tree;
@@ -29,17 +31,22 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::cargo::{root, target};
+use crate::cargo::root;
 use crate::steps::{answer, run, step};
 use crate::{cargo as crates, tools, venv};
 use build::Zig;
 use packages::Staged;
+pub use platform::Architecture;
+use platform::Platform;
 
 #[derive(clap::Args)]
 pub struct Args {
     /// Use the unoptimised build of the tests, to test this command; not for release
-    #[arg(long)]
+    #[arg(long, conflicts_with = "target")]
     quick: bool,
+    /// The architecture; another than this machine's is built in a Debian of its own, which needs root
+    #[arg(long, value_enum, default_value_t = Architecture::HERE)]
+    target: Architecture,
 }
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -61,30 +68,35 @@ pub fn make(args: &Args) -> Result<()> {
         "a Python environment that can build the wheel",
         venv::make,
     )?;
-    release(args.quick)
+    release(args.quick, args.target)
 }
 
 /// The release alone; tools, crates and Python must be present.
-pub fn release(quick: bool) -> Result<()> {
+pub fn release(quick: bool, architecture: Architecture) -> Result<()> {
+    let prepare = || Platform::prepare(architecture);
+    let platform = step("platform", "the compiler of another architecture", prepare)?;
     let zig = step(
         "zig",
         "the linker that knows the symbols of an old glibc",
-        Zig::install,
+        || Zig::install(&platform),
     )?;
-    let built = step("build", "programs and libraries", || match quick {
-        true => build::quickly(&zig),
-        false => zig.all(),
+    let built = step("build", "programs and libraries", || {
+        if quick {
+            build::quickly(&zig)
+        } else {
+            zig.all()
+        }
     })?;
-    let dist = target().join("dist");
+    let dist = architecture.dist();
     if dist.exists() {
         fs::remove_dir_all(&dist).with_context(|| format!("remove {}", dist.display()))?;
     }
-    let name = format!("divvy-{VERSION}-x86_64-linux");
+    let name = format!("divvy-{VERSION}-{}-linux", architecture.name());
     let tree = dist.join(&name);
     let time = commit_time();
     let epoch = time.to_string();
     step("tree", "all files in the layout of an installation", || {
-        tree::gather(&built, &tree, &epoch, quick)
+        tree::gather(&platform, &built, &tree, &epoch, quick)
     })?;
     let glibc = step(
         "glibc",
@@ -93,13 +105,13 @@ pub fn release(quick: bool) -> Result<()> {
     )?;
     let bill = dist.join(SBOM);
     step("sbom", "the crates in the programs, as CycloneDX", || {
-        Ok(fs::write(&bill, sbom::document(time)?)?)
+        Ok(fs::write(&bill, sbom::document(architecture, time)?)?)
     })?;
     step(
         "wheels",
         "divvy-gpu, and the packages for the ClearML agent and for Ray",
         || {
-            wheel::write(&dist, &tree, &bill, time, quick)?;
+            wheel::write(&dist, &tree, &bill, architecture, time, quick)?;
             plain_wheel(CLEARML, &dist, &epoch)?;
             plain_wheel(RAY, &dist, &epoch)
         },
@@ -108,7 +120,7 @@ pub fn release(quick: bool) -> Result<()> {
         "packages",
         "for Debian, Ubuntu, RHEL, Fedora and SUSE",
         || {
-            let staged = Staged::lay(&tree, &bill, glibc, time)?;
+            let staged = Staged::lay(&tree, &bill, architecture, glibc, time)?;
             staged.deb(&dist, quick)?;
             staged.rpm(&dist, quick)
         },
@@ -120,7 +132,7 @@ pub fn release(quick: bool) -> Result<()> {
     step(
         "try",
         "installs archive, wheels and packages in folders of their own, and uses them",
-        || attempt::all(&dist, &name),
+        || attempt::all(&platform, &dist, &name),
     )?;
     eprintln!("\n   {}", dist.display());
     Ok(())

@@ -204,9 +204,14 @@ fn second_tier(
         advisories::check,
     )?;
     step(
+        "arm64",
+        "tests of limiter, ledger and forks, and a job, as programs of arm64 under QEMU",
+        dist::emulated::test,
+    )?;
+    step(
         "release",
         "builds a release from this build, installs it and uses it",
-        || dist::release(true),
+        || dist::release(true, dist::Architecture::HERE),
     )?;
     Ok(tally)
 }

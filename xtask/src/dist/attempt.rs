@@ -7,12 +7,13 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::build::BUILT;
+use super::platform::Platform;
 use super::roots;
 use super::{CLEARML, RAY, VERSION, shipped_file};
 use crate::cargo::{root, target};
 use crate::steps::{answer, run};
 
-pub fn all(dist: &Path, name: &str) -> Result<()> {
+pub fn all(platform: &Platform, dist: &Path, name: &str) -> Result<()> {
     run(Command::new("sha256sum")
         .args(["--check", "--quiet", "SHA256SUMS"])
         .current_dir(dist))?;
@@ -21,45 +22,72 @@ pub fn all(dist: &Path, name: &str) -> Result<()> {
         fs::remove_dir_all(&place)?;
     }
     fs::create_dir_all(&place)?;
-    archive(dist, name, &place)?;
-    let python = environment(&place)?;
-    wheel(dist, &place, &python)?;
-    clearml(dist, &place, &python)?;
-    ray(dist, &python)?;
-    deb(dist, &place)?;
-    rpm(dist, &place)?;
-    roots::all(dist, &dist.join(name), &place)?;
+    archive(platform, dist, name, &place)?;
+    if platform.cross.is_some() {
+        foreign_wheel(platform, dist, &place)?;
+    } else {
+        let python = environment(&place)?;
+        wheel(dist, &place, &python)?;
+        clearml(dist, &place, &python)?;
+        ray(dist, &python)?;
+        roots::all(dist, &dist.join(name), &place)?;
+    }
+    deb(platform, dist, &place)?;
+    rpm(platform, dist, &place)?;
     fs::remove_dir_all(&place)?;
     Ok(())
 }
 
-fn archive(dist: &Path, name: &str, place: &Path) -> Result<()> {
+fn archive(platform: &Platform, dist: &Path, name: &str, place: &Path) -> Result<()> {
     run(Command::new("tar")
         .args(["--extract", "--file"])
         .arg(dist.join(format!("{name}.tar.gz")))
         .arg("--directory")
         .arg(place))?;
     let bin = place.join(name).join("bin");
-    let mut first = Command::new(bin.join("divvy"));
-    first.args([
-        "run",
-        "--no-daemon",
-        "--sim",
-        "a100-80gb:1",
-        "-g",
-        "0.25",
-        "--",
-        "true",
-    ]);
-    run(alone(&mut first, place))?;
+    refuses(
+        &mut platform.job(&bin.join("divvy"), place)?,
+        "python3",
+        place,
+    )?;
     for name in ["divvy-k8s", "divvy-slurm"] {
-        let said = answer(Command::new(bin.join(name)).arg("--version"));
+        let said = answer(platform.run(&bin.join(name)).arg("--version"));
         ensure!(
             said.is_some_and(|said| said.contains(VERSION)),
             "{name} of the archive does not run"
         );
     }
     Ok(())
+}
+
+/// `divvy` runs a job that takes more memory than it has, and the driver refuses it.
+pub fn refuses(divvy: &mut Command, python: &str, place: &Path) -> Result<()> {
+    divvy.args(["run", "--no-daemon", "--sim", "a100-80gb:1", "-g", "0.5"]);
+    divvy.args(["--", python, "-c", &example()?]);
+    // Without the compiler and the build's programs.
+    let said = answer(alone(divvy, place).env("PATH", roots::PATH));
+    let said = said.context("the program cannot run a job")?;
+    eprintln!("   {}", said.lines().last().unwrap_or_default());
+    ensure!(said.contains(REFUSED), "no memory was refused: {said}");
+    Ok(())
+}
+
+/// The wheel for another architecture, unpacked by pip.
+fn foreign_wheel(platform: &Platform, dist: &Path, place: &Path) -> Result<()> {
+    let wheel = shipped_file(dist, "divvy_gpu-", ".whl")?;
+    let name = wheel.file_stem().and_then(|name| name.to_str());
+    let tag = name.and_then(|name| name.rsplit_once('-'));
+    let (_, tag) = tag.context("a wheel's name has a platform")?;
+    let to = place.join("foreign");
+    run(Command::new("python3")
+        .args(["-m", "pip", "install", "--quiet", "--no-index", "--no-deps"])
+        .args(["--disable-pip-version-check", "--platform", tag, "--target"])
+        .args([&to, &wheel]))?;
+    refuses(
+        &mut platform.job(&to.join("bin/divvy"), place)?,
+        "python3",
+        place,
+    )
 }
 
 /// A command with an instance of its own, and without what this machine has set.
@@ -110,22 +138,8 @@ fn wheel(dist: &Path, place: &Path, python: &Path) -> Result<()> {
     // A link, as `uv tool install` and pipx make it.
     let link = place.join("divvy-link");
     std::os::unix::fs::symlink(bin.join("divvy"), &link)?;
-    let mut command = Command::new(&link);
-    command.args([
-        "run",
-        "--no-daemon",
-        "--sim",
-        "a100-80gb:1",
-        "-g",
-        "0.5",
-        "--",
-    ]);
-    command.arg(python).args(["-c", &example()?]);
-    // Without the compiler and the build's programs.
-    let said = answer(alone(&mut command, place).env("PATH", "/usr/bin:/bin"));
-    let said = said.context("the wheel's program cannot run a job")?;
-    eprintln!("   {}", said.lines().last().unwrap_or_default());
-    ensure!(said.contains(REFUSED), "no memory was refused: {said}");
+    let python_word = python.to_str().context("the folder's name is text")?;
+    refuses(&mut Command::new(&link), python_word, place)?;
     let unit = place.join("venv").join(super::wheel::USER_UNIT.1);
     ensure!(unit.is_file(), "the wheel has no {}", unit.display());
     run(Command::new(python).args(["-m", "pip", "uninstall", "--quiet", "--yes", "divvy-gpu"]))?;
@@ -223,7 +237,7 @@ fn check_files(kind: &str, files: &[String]) -> Result<()> {
 }
 
 /// Unpacks a package and runs its program there.
-fn deb(dist: &Path, place: &Path) -> Result<()> {
+fn deb(platform: &Platform, dist: &Path, place: &Path) -> Result<()> {
     let package = shipped_file(dist, "divvy_", ".deb")?;
     if answer(Command::new("dpkg-deb").arg("--version")).is_none() {
         eprintln!("   SKIPPED: the .deb is not unpacked: no dpkg-deb");
@@ -247,13 +261,13 @@ fn deb(dist: &Path, place: &Path) -> Result<()> {
             ensure!(!text.contains(mark), "{script} has {mark} in it");
         }
     }
-    use_tree(&to, place)
+    use_tree(platform, &to, place)
 }
 
 /// As on RHEL: Debian's rpm has its own database in a user's home.
 const RPM_DATABASE: [&str; 2] = ["--dbpath", "/var/lib/rpm"];
 
-fn rpm(dist: &Path, place: &Path) -> Result<()> {
+fn rpm(platform: &Platform, dist: &Path, place: &Path) -> Result<()> {
     let package = shipped_file(dist, "divvy-", ".rpm")?;
     if answer(Command::new("rpm").arg("--version")).is_none() {
         eprintln!("   SKIPPED: the .rpm is not installed: no rpm");
@@ -263,7 +277,7 @@ fn rpm(dist: &Path, place: &Path) -> Result<()> {
     fs::create_dir_all(&to)?;
     // Into an empty root: scripts have no shell there, and what it requires is not installed.
     run(Command::new("rpm")
-        .args(["--install", "--nodeps", "--noscripts"])
+        .args(["--install", "--nodeps", "--noscripts", "--ignorearch"])
         .args(RPM_DATABASE)
         .arg("--root")
         .arg(&to)
@@ -272,7 +286,7 @@ fn rpm(dist: &Path, place: &Path) -> Result<()> {
     files.retain(|file| !file.starts_with("var/lib/") && !file.starts_with("usr/lib/sysimage"));
     check_files("rpm", &files)?;
     check_zsh(&to, "site-functions")?;
-    use_tree(&to, place)?;
+    use_tree(platform, &to, place)?;
     run(Command::new("rpm")
         .args(["--erase", "--nodeps", "--noscripts"])
         .args(RPM_DATABASE)
@@ -294,8 +308,8 @@ fn check_zsh(package: &Path, folder: &str) -> Result<()> {
 }
 
 /// Runs the program of an unpacked package.
-fn use_tree(package: &Path, place: &Path) -> Result<()> {
-    let mut divvy = Command::new(package.join("usr/bin/divvy"));
+fn use_tree(platform: &Platform, package: &Path, place: &Path) -> Result<()> {
+    let mut divvy = platform.job(&package.join("usr/bin/divvy"), place)?;
     divvy.args([
         "run",
         "--no-daemon",
@@ -304,7 +318,8 @@ fn use_tree(package: &Path, place: &Path) -> Result<()> {
         "-g",
         "0.5",
         "--",
-        "true",
+        "python3",
+        "--version",
     ]);
     run(alone(&mut divvy, place))
 }

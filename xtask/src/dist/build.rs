@@ -10,6 +10,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use super::platform::{Platform, cargo_home};
+use super::roots;
 use crate::cargo::{LOADED, build_all, cargo, root, target};
 use crate::steps::{answer, run};
 use crate::tools;
@@ -30,23 +32,23 @@ pub const BUILT: [(&str, &str, &str); 8] = [
 /// The newest glibc that a released file may need, `GLIBC_2.N`.
 pub const GLIBC: u32 = 28;
 
-const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 const ZIGBUILD: (&str, &str) = ("cargo-zigbuild", "0.24.1");
 /// Zig, as a package of PyPI.
 const ZIG: &str = "ziglang==0.17.1";
 const LIBGCC: &str = "libgcc_s.so.1";
 
-/// Builds of Cargo's target folder `dist-build`.
-pub struct Zig {
+/// Builds of Cargo's target folder `dist-build`, or `dist-build-ARCHITECTURE` with another compiler.
+pub struct Zig<'a> {
     /// Zig's own program.
     zig: PathBuf,
     cargo_zigbuild: PathBuf,
     target: PathBuf,
+    platform: &'a Platform,
 }
 
-impl Zig {
+impl<'a> Zig<'a> {
     /// Installs what is missing.
-    pub fn install() -> Result<Self> {
+    pub fn install(platform: &'a Platform) -> Result<Self> {
         let folder = target().join("zig");
         let zig = folder.join("ziglang/zig");
         if answer(Command::new(&zig).arg("version")).is_none() {
@@ -57,10 +59,15 @@ impl Zig {
                 .arg(ZIG))?;
         }
         let (name, version) = ZIGBUILD;
+        let folder = match platform.cross {
+            Some(_) => format!("dist-build-{}", platform.architecture.name()),
+            None => "dist-build".to_owned(),
+        };
         Ok(Self {
             zig,
             cargo_zigbuild: tools::crate_program(name, version)?,
-            target: target().join("dist-build"),
+            target: target().join(folder),
+            platform,
         })
     }
 
@@ -70,7 +77,7 @@ impl Zig {
         let others = BUILT.iter().map(|(package, ..)| *package);
         let others: Vec<&str> = others.filter(|package| !is_loaded(package)).collect();
         self.build("release", &others)?;
-        let built = self.target.join(TRIPLE).join("release");
+        let built = self.built("release");
         self.libraries("limiter", &built)?;
         Ok(built)
     }
@@ -80,7 +87,7 @@ impl Zig {
         self.build(profile, &LOADED.map(|(package, _)| package))?;
         let folder = if profile == "dev" { "debug" } else { profile };
         for (_, library) in LOADED {
-            let from = self.target.join(TRIPLE).join(folder).join(library);
+            let from = self.built(folder).join(library);
             let to = to.join(library);
             // What lies there may be a link to Cargo's own file, which is not to be written.
             let _ = fs::remove_file(&to);
@@ -90,19 +97,20 @@ impl Zig {
         Ok(())
     }
 
+    fn built(&self, folder: &str) -> PathBuf {
+        let triple = self.platform.architecture.triple();
+        self.target.join(triple).join(folder)
+    }
+
     fn build(&self, profile: &str, packages: &[&str]) -> Result<()> {
         let libgcc = self.target.join("libgcc");
         fs::create_dir_all(&libgcc)?;
-        fs::copy(machine_library(LIBGCC)?, libgcc.join(LIBGCC))?;
-        let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-        let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
-        let places = [(Some(root()), "/divvy"), (home, "/cargo")];
+        fs::copy(self.platform.library(LIBGCC)?, libgcc.join(LIBGCC))?;
+        let home = cargo_home()?;
+        let places = [(root(), "/divvy"), (home.clone(), "/cargo")];
         let mut flags: Vec<String> = places
             .iter()
-            .filter_map(|(from, to)| {
-                let from = from.as_ref()?.display();
-                Some(format!("--remap-path-prefix={from}={to}"))
-            })
+            .map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()))
             .collect();
         // Cargo's hash of a crate, and so names in the files, contain this path. The linker runs in the root.
         let libgcc = libgcc.strip_prefix(root()).unwrap_or(&libgcc);
@@ -110,14 +118,23 @@ impl Zig {
         flags.push(format!("-ldylib:+verbatim={LIBGCC}"));
         // This machine's libgcc_s needs symbols of a newer glibc; the one beside the program at run time has its own.
         flags.push("-Clink-arg=-Wl,--allow-shlib-undefined".to_owned());
-        let mut build = cargo(&["zigbuild", "--locked", "--offline", "--profile", profile]);
-        build.args(["--target", &format!("{TRIPLE}.2.{GLIBC}")]);
+        let mut build = match self.platform.cross {
+            Some(_) => self.platform.tool("cargo")?,
+            None => cargo(&[]),
+        };
+        build.args(["zigbuild", "--locked", "--offline", "--profile", profile]);
+        let triple = self.platform.architecture.triple();
+        build.args(["--target", &format!("{triple}.2.{GLIBC}")]);
         build.args(packages.iter().flat_map(|package| ["--package", package]));
+        build.env("CARGO_HOME", home);
         build.env("CARGO_TARGET_DIR", &self.target);
         build.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
         build.env("CARGO_ZIGBUILD_ZIG_PATH", &self.zig);
-        // Where cargo finds its command.
-        let path = std::env::var_os("PATH").unwrap_or_default();
+        // Where cargo finds its command. In the other root, only that root has a compiler.
+        let path = match self.platform.cross {
+            Some(_) => roots::PATH.into(),
+            None => std::env::var_os("PATH").unwrap_or_default(),
+        };
         let tools = self.cargo_zigbuild.parent().map(Path::to_owned);
         let path = std::env::join_paths(tools.into_iter().chain(std::env::split_paths(&path)))?;
         run(build.env("PATH", path))
@@ -125,7 +142,7 @@ impl Zig {
 }
 
 /// The build of the tests, with the libraries as a release has them; the folder with all files.
-pub fn quickly(zig: &Zig) -> Result<PathBuf> {
+pub fn quickly(zig: &Zig<'_>) -> Result<PathBuf> {
     build_all()?;
     let built = target().join("dist-quick");
     fs::create_dir_all(&built)?;
@@ -137,13 +154,6 @@ pub fn quickly(zig: &Zig) -> Result<PathBuf> {
     }
     zig.libraries("dev", &built)?;
     Ok(built)
-}
-
-/// The path of a library of this machine.
-fn machine_library(name: &str) -> Result<PathBuf> {
-    let found = answer(Command::new("cc").arg(format!("-print-file-name={name}")));
-    let found = found.map(PathBuf::from).filter(|path| path.is_absolute());
-    found.with_context(|| format!("the C compiler finds no {name}"))
 }
 
 /// A symbol of a version of glibc that a file needs.

@@ -12,6 +12,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use super::platform::Architecture;
 use super::tree::{self, PAGES};
 use super::{SBOM, VERSION};
 use crate::cargo::{cargo, root, target};
@@ -41,6 +42,7 @@ pub struct Staged {
     folder: PathBuf,
     /// Paths from `/`, without the leading slash.
     files: Vec<String>,
+    architecture: Architecture,
     /// `2.N` of the newest glibc that a file needs.
     glibc: u32,
     time: i64,
@@ -48,7 +50,13 @@ pub struct Staged {
 
 impl Staged {
     /// Lays out the files below `/usr`.
-    pub fn lay(tree: &Path, sbom: &Path, glibc: u32, time: i64) -> Result<Self> {
+    pub fn lay(
+        tree: &Path,
+        sbom: &Path,
+        architecture: Architecture,
+        glibc: u32,
+        time: i64,
+    ) -> Result<Self> {
         let folder = target().join("dist-package");
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
@@ -85,6 +93,7 @@ impl Staged {
         let staged = Self {
             folder,
             files,
+            architecture,
             glibc,
             time,
         };
@@ -162,9 +171,11 @@ impl Staged {
             "--compress-type",
             kind,
         ]);
+        let architecture = self.architecture.debian();
         command
+            .args(["--target", &self.architecture.triple()])
             .arg("--output")
-            .arg(dist.join(format!("divvy_{VERSION}_amd64.deb")));
+            .arg(dist.join(format!("divvy_{VERSION}_{architecture}.deb")));
         run(&mut command)
     }
 
@@ -175,9 +186,11 @@ impl Staged {
         let mut command = self.command("generate-rpm");
         let kind = if quick { "none" } else { "gzip" };
         command.args(["--payload-compress", kind]);
+        let architecture = self.architecture.name();
         command
+            .args(["--arch", architecture])
             .arg("--output")
-            .arg(dist.join(format!("divvy-{VERSION}-1.x86_64.rpm")));
+            .arg(dist.join(format!("divvy-{VERSION}-1.{architecture}.rpm")));
         run(&mut command)
     }
 
@@ -262,6 +275,7 @@ mod tests {
 
     fn staged(files: &[&str]) -> Staged {
         Staged {
+            architecture: Architecture::HERE,
             folder: PathBuf::new(),
             files: files.iter().map(ToString::to_string).collect(),
             glibc: 28,

@@ -16,7 +16,7 @@ use crate::cargo::target;
 use crate::steps::{answer, run};
 
 /// Why a step cannot run here.
-struct Skipped(String);
+pub struct Skipped(pub String);
 
 fn has(program: &str) -> Result<(), Skipped> {
     let found = answer(Command::new("sh").args(["-c", &format!("command -v {program}")]));
@@ -30,12 +30,17 @@ fn is_root() -> Result<(), Skipped> {
 
 /// Runs both steps, or reports why not.
 pub fn all(dist: &Path, tree: &Path, place: &Path) -> Result<()> {
-    match debian("bookworm", "", &[]) {
+    match debian("bookworm", "", &[], |_| Ok(())) {
         Ok(root) => clean(dist, &root, place)?,
         Err(Skipped(why)) => eprintln!("   SKIPPED: the .deb in a clean Debian: {why}"),
     }
     for suite in ["bookworm", "trixie"] {
-        match debian(suite, "-systemd", &["--include=systemd,systemd-sysv"]) {
+        match debian(
+            suite,
+            "-systemd",
+            &["--include=systemd,systemd-sysv"],
+            |_| Ok(()),
+        ) {
             Ok(root) => guide::follow(dist, suite, &root, place)?,
             Err(Skipped(why)) => eprintln!("   SKIPPED: the guide on Debian {suite}: {why}"),
         }
@@ -49,8 +54,19 @@ pub fn all(dist: &Path, tree: &Path, place: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A clean Debian of this suite, kept under the suite's name and this ending.
-fn debian(suite: &str, ending: &str, options: &[&str]) -> Result<PathBuf, Skipped> {
+/// The script by which debootstrap makes every newer suite, and the archive, which it wants to be told then.
+const NEWER: [&str; 2] = [
+    "http://deb.debian.org/debian",
+    "/usr/share/debootstrap/scripts/sid",
+];
+
+/// A clean Debian of this suite, kept under the suite's name and this ending. `ready` adds what debootstrap cannot.
+pub fn debian(
+    suite: &str,
+    ending: &str,
+    options: &[&str],
+    ready: impl Fn(&Path) -> Result<()>,
+) -> Result<PathBuf, Skipped> {
     is_root()?;
     for program in ["debootstrap", "unshare", "dpkg-deb"] {
         has(program)?;
@@ -63,13 +79,34 @@ fn debian(suite: &str, ending: &str, options: &[&str]) -> Result<PathBuf, Skippe
     let mut command = Command::new("debootstrap");
     command.arg("--variant=minbase").args(options);
     command.arg(suite).arg(&root);
-    let made = command.stdout(Stdio::null()).status();
-    let is_made = made.is_ok_and(|status| status.success());
-    if is_made && fs::write(root.join("made"), "").is_ok() {
-        return Ok(root);
+    if !Path::new("/usr/share/debootstrap/scripts")
+        .join(suite)
+        .exists()
+    {
+        command.args(NEWER);
     }
-    Err(Skipped("debootstrap failed".to_owned()))
+    let made = command.stdout(Stdio::null()).status();
+    if !made.is_ok_and(|status| status.success()) {
+        return Err(Skipped("debootstrap failed".to_owned()));
+    }
+    ready(&root).map_err(|error| Skipped(format!("{error:#}")))?;
+    let marked = fs::write(root.join("made"), "");
+    marked.map_err(|error| Skipped(format!("{}: {error}", root.display())))?;
+    Ok(root)
 }
+
+/// A command with a folder as `/` and nothing else of its own.
+pub fn chroot(root: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new("chroot");
+    command
+        .arg(root)
+        .args(words)
+        .env("PATH", PATH)
+        .env("DEBIAN_FRONTEND", "noninteractive");
+    command
+}
+
+pub const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Files that installation and removal of any package change.
 const CHANGED: [&str; 8] = [
@@ -113,16 +150,38 @@ fn clean(dist: &Path, root: &Path, place: &Path) -> Result<()> {
 }
 
 /// A command with a folder as `/`, in namespaces of its own.
-fn inside(own: &Path, place: &Path, words: &[&str]) -> Result<Command> {
+pub fn inside(own: &Path, place: &Path, words: &[&str]) -> Result<Command> {
+    let mut command = entered(own, place, &[], &[])?;
+    command.args(words);
+    Ok(command)
+}
+
+/// The same with folders of this machine; the caller adds the words.
+pub fn with_folders(own: &Path, place: &Path, shared: &[PathBuf]) -> Result<Command> {
+    entered(own, place, &[], shared)
+}
+
+/// The same where programs of arm64 run, by QEMU of that root.
+pub fn emulated(own: &Path, place: &Path, shared: &[PathBuf]) -> Result<Command> {
+    let mut command = entered(own, place, &["--user", "--map-root-user"], shared)?;
+    command.arg("--emulate");
+    Ok(command)
+}
+
+fn entered(own: &Path, place: &Path, more: &[&str], shared: &[PathBuf]) -> Result<Command> {
+    fs::create_dir_all(place)?;
     let script = place.join("enter_root.sh");
     fs::write(&script, include_str!("enter_root.sh"))?;
     let mut command = Command::new("unshare");
     command
-        .args(["--mount", "--pid", "--fork", "--kill-child", "/bin/sh"])
-        .args([&script, own])
-        .args(words)
-        .env_clear()
-        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        .args(["--mount", "--pid", "--fork", "--kill-child"])
+        .args(more)
+        .arg("/bin/sh")
+        .args([&script, own]);
+    for folder in shared {
+        command.arg("--share").arg(folder);
+    }
+    command.env_clear().env("PATH", PATH);
     Ok(command)
 }
 
@@ -264,7 +323,7 @@ impl Old {
             .arg(root)
             .args(["/bin/bash", "-c", script])
             .env_clear()
-            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("PATH", PATH)
             .stdin(Stdio::null())
             .output()?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

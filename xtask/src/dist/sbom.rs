@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::VERSION;
 use super::build::BUILT;
+use super::platform::Architecture;
 use crate::cargo::{cargo, root};
 use crate::steps::answer;
 
@@ -67,13 +68,14 @@ struct Locked {
 }
 
 /// The document as text.
-pub fn document(time: i64) -> Result<String> {
+pub fn document(architecture: Architecture, time: i64) -> Result<String> {
+    let filter = format!("--filter-platform={}", architecture.triple());
     let words = [
         "metadata",
         "--format-version=1",
         "--locked",
         "--offline",
-        "--filter-platform=x86_64-unknown-linux-gnu",
+        &filter,
     ];
     let metadata = answer(&mut cargo(&words)).context("`cargo metadata` failed")?;
     let lock = fs::read_to_string(root().join("Cargo.lock")).context("read Cargo.lock")?;
@@ -192,7 +194,7 @@ mod tests {
 
     #[test]
     fn what_is_shipped_is_listed_and_what_only_tests_use_is_not() {
-        let text = document(1_700_000_000).expect("a document");
+        let text = document(Architecture::HERE, 1_700_000_000).expect("a document");
         let bom: Value = serde_json::from_str(&text).expect("JSON");
         let components = bom["components"].as_array().expect("a list");
         let find = |name: &str| components.iter().find(|one| one["name"] == name);

@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context, Result};
 
 use super::build::BUILT;
 use super::documents;
+use super::platform::Platform;
 use crate::cargo::root;
 use crate::steps::{answer, run};
 
@@ -44,7 +45,13 @@ const UNITS: &str = "lib/systemd/system";
 const UNIT_KINDS: [&str; 6] = ["mount", "path", "service", "slice", "socket", "target"];
 
 /// Puts all files into a folder.
-pub fn gather(built: &Path, tree: &Path, time: &str, quick: bool) -> Result<()> {
+pub fn gather(
+    platform: &Platform,
+    built: &Path,
+    tree: &Path,
+    time: &str,
+    quick: bool,
+) -> Result<()> {
     for (_, file, place) in BUILT {
         let to = tree.join(place);
         fs::create_dir_all(&to)?;
@@ -55,7 +62,8 @@ pub fn gather(built: &Path, tree: &Path, time: &str, quick: bool) -> Result<()> 
         } else {
             "--strip-debug"
         };
-        run(Command::new("strip")
+        run(platform
+            .binutils("strip")?
             .arg(strip)
             .arg("-o")
             .args([&to, &from]))?;
@@ -67,14 +75,15 @@ pub fn gather(built: &Path, tree: &Path, time: &str, quick: bool) -> Result<()> 
     systemd(tree)?;
     let divvy = tree.join("bin/divvy");
     for (shell, place) in COMPLETIONS {
-        let script = answer(Command::new(&divvy).args(["completion", shell]));
+        let script = answer(platform.run(&divvy).args(["completion", shell]));
         let script = script.with_context(|| format!("`divvy completion {shell}` failed"))?;
         let to = tree.join(place);
         fs::create_dir_all(to.parent().context("every place has a folder")?)?;
         fs::write(&to, script + "\n")?;
     }
     for (_, program, place) in BUILT.iter().filter(|(.., place)| *place == "bin") {
-        run(Command::new(tree.join(place).join(program))
+        run(platform
+            .run(&tree.join(place).join(program))
             .arg("manual")
             .arg(tree.join(PAGES))
             .env("SOURCE_DATE_EPOCH", time)

@@ -15,6 +15,7 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipWriter};
 
 use super::build::{BUILT, glibc_needed};
+use super::platform::Architecture;
 use super::{EPOCH_OF_ZIP, SBOM, VERSION};
 use crate::cargo::root;
 
@@ -48,7 +49,14 @@ struct Entry {
 }
 
 /// Writes the wheel; its path.
-pub fn write(dist: &Path, tree: &Path, sbom: &Path, time: i64, quick: bool) -> Result<PathBuf> {
+pub fn write(
+    dist: &Path,
+    tree: &Path,
+    sbom: &Path,
+    architecture: Architecture,
+    time: i64,
+    quick: bool,
+) -> Result<PathBuf> {
     let (data, info) = (
         format!("divvy_gpu-{VERSION}.data"),
         format!("divvy_gpu-{VERSION}.dist-info"),
@@ -92,7 +100,7 @@ pub fn write(dist: &Path, tree: &Path, sbom: &Path, time: i64, quick: bool) -> R
         false,
     )?;
     add(format!("{info}/sboms/{SBOM}"), sbom.to_owned(), false)?;
-    let tag = format!("py3-none-manylinux_2_{glibc}_x86_64");
+    let tag = format!("py3-none-manylinux_2_{glibc}_{}", architecture.name());
     for (name, text) in [("METADATA", metadata()?), ("WHEEL", about(&tag))] {
         entries.push(Entry {
             name: format!("{info}/{name}"),

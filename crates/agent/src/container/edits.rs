@@ -7,7 +7,7 @@
 //!   libcuda_real.so.1, …              the driver's own files, under the names that the wrappers need
 //!   slice/control                     the limits, read-only
 //!   slice/slots                       the slice's ledger
-//! /usr/lib/x86_64-linux-gnu, /usr/lib64
+//! /usr/lib/ARCHITECTURE-linux-gnu, /usr/lib64
 //!   libcuda.so.1, libnvidia-ml.so.1   the wrappers; the driver's other libraries beside them
 //! ```
 //! Both folders are ones that glibc's loader searches by default, in Debian's family and in the others; so the daemon
@@ -24,7 +24,13 @@ use crate::job_dir::container_spec::ContainerSlice;
 use crate::job_dir::container_spec::{Device, Driver};
 
 /// Folders that glibc's loader searches by itself.
-pub const LIBRARY_FOLDERS: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64"];
+pub const LIBRARY_FOLDERS: [&str; 2] = [DEBIAN_LIBRARIES, "/usr/lib64"];
+
+/// Debian's folder of libraries, by architecture (<https://wiki.debian.org/Multiarch/Tuples>).
+#[cfg(target_arch = "x86_64")]
+pub const DEBIAN_LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
+#[cfg(target_arch = "aarch64")]
+pub const DEBIAN_LIBRARIES: &str = "/usr/lib/aarch64-linux-gnu";
 
 /// Names in the folder that is mounted at [`BEHIND`].
 const PRELOAD: &str = "libdivvy_preload.so";
@@ -282,6 +288,7 @@ pub mod tests {
 --mount=type=bind,source=/lib/divvy/libdivvy_nvml.so,target=/usr/lib64/libnvidia-ml.so.1,readonly
 --mount=type=bind,source=/state/sim/state,target=/run/divvy-job/sim-state
 ";
+        let expected = expected.replace("/usr/lib/x86_64-linux-gnu", DEBIAN_LIBRARIES);
         assert_eq!(lines(&edits(&simulated(), &files())), expected);
     }
 

@@ -11,6 +11,7 @@ use bollard::models::ImageConfig;
 use bollard::query_parameters::DownloadFromContainerOptions;
 use futures_util::StreamExt as _;
 
+use super::edits::DEBIAN_LIBRARIES;
 use super::elf::{self, Program};
 use super::engine;
 use super::path_stat::{PathKind, bracketed, is_pattern, stat_path};
@@ -18,15 +19,18 @@ use super::resolve_mounts::{MountContext, Resolved, Walk};
 
 /// Where glibc and its companions lie.
 const FOLDERS: [&str; 6] = [
-    "/usr/lib/x86_64-linux-gnu",
-    "/lib/x86_64-linux-gnu",
+    DEBIAN_LIBRARIES,
+    DEBIAN_LIBRARIES.split_at("/usr".len()).1,
     "/usr/lib64",
     "/lib64",
     "/usr/lib",
     "/lib",
 ];
-const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
-const MUSL: &str = "/lib/ld-musl-x86_64.so.1";
+/// The loaders of glibc and musl, by architecture (glibc's `shlib-versions`, musl's `LDSO_PATHNAME`).
+#[cfg(target_arch = "x86_64")]
+const LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-musl-x86_64.so.1"];
+#[cfg(target_arch = "aarch64")]
+const LOADERS: [&str; 2] = ["/lib/ld-linux-aarch64.so.1", "/lib/ld-musl-aarch64.so.1"];
 const LIBC: &str = "libc.so.6";
 const LIBGCC: &str = "libgcc_s.so.1";
 
@@ -100,8 +104,9 @@ async fn libraries(
     files: &ContainerFiles<'_>,
     needs: Option<u32>,
 ) -> Result<Option<String>, Error> {
-    if files.find(LOADER).await?.is_none() {
-        let why = match files.find(MUSL).await? {
+    let [loader, musl] = LOADERS;
+    if files.find(loader).await?.is_none() {
+        let why = match files.find(musl).await? {
             Some(_) => "its programs are built for musl",
             None => "it has no glibc",
         };

@@ -70,7 +70,7 @@ fn cached(cache: &[u8], name: &str) -> Vec<PathBuf> {
     named.map(|(_, path)| PathBuf::from(path)).collect()
 }
 
-/// Names and paths of the cache for 64-bit x86 with glibc. Its format is glibc's `elf/cache.h` (`struct
+/// Names and paths of the cache for this architecture with glibc. Its format is glibc's `elf/cache.h` (`struct
 /// cache_file_new`): 48 bytes of header, of which bytes 20 to 24 count the entries; 24 bytes an entry: flags, offset of
 /// the name, offset of the path, and what does not matter here.
 ///
@@ -79,8 +79,12 @@ fn entries(cache: &[u8], wanted: impl Fn(&[u8]) -> bool) -> impl Iterator<Item =
     const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
     const HEADER: usize = 48;
     const ENTRY: usize = 24;
-    /// `FLAG_ELF_LIBC6 | FLAG_X8664_LIB64`.
-    const OURS: u32 = 0x0303;
+    /// `FLAG_ELF_LIBC6 | FLAG_X8664_LIB64`, `FLAG_ELF_LIBC6 | FLAG_AARCH64_LIB64` (glibc's `ldconfig.h`).
+    const OURS: u32 = if cfg!(target_arch = "aarch64") {
+        0x0a03
+    } else {
+        0x0303
+    };
 
     let number = |at: usize| {
         let bytes = cache.get(at..at + 4)?;
@@ -121,10 +125,14 @@ mod tests {
             return;
         };
         let said = String::from_utf8(said.stdout).unwrap();
+        let ours = if cfg!(target_arch = "aarch64") {
+            " (libc6,AArch64) => "
+        } else {
+            " (libc6,x86-64) => "
+        };
         let listed: Vec<(&str, &str)> = said
             .lines()
-            .filter(|line| line.contains("(libc6,x86-64)"))
-            .filter_map(|line| line.trim().split_once(" (libc6,x86-64) => "))
+            .filter_map(|line| line.trim().split_once(ours))
             .collect();
         assert!(listed.iter().any(|(name, _)| *name == "libc.so.6"));
         for (name, _) in &listed {

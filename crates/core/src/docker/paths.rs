@@ -12,11 +12,13 @@ const KEPT_TARGETS: &[&str] = &[
     "/sys",
 ];
 
-/// Folders of libraries: files may be put into them, and nothing over them.
+/// Folders of libraries, of every architecture that Divvy runs on: files may be put into them, and nothing over them.
 const LIBRARY_FOLDERS: &[&str] = &[
     "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
     "/usr/lib64",
     "/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
     "/lib64",
 ];
 

@@ -73,7 +73,7 @@ pub fn open(handle: &str) -> Result<(), Failure> {
     let mut ipc = CUipcMemHandle::default();
     for (byte, at) in ipc.reserved.iter_mut().zip((0..handle.len()).step_by(2)) {
         let digits = handle.get(at..at + 2).ok_or("an odd handle")?;
-        *byte = u8::from_str_radix(digits, 16)?.cast_signed();
+        *byte = std::ffi::c_char::from_ne_bytes([u8::from_str_radix(digits, 16)?]);
     }
     let mut address = 0;
     let flags = 1; // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
@@ -108,7 +108,7 @@ pub fn ipc() -> Answer {
     let digits: String = handle
         .reserved
         .iter()
-        .map(|byte| format!("{:02x}", byte.cast_unsigned()))
+        .map(|byte| format!("{byte:02x}"))
         .collect();
     watched(&gpu, &["open", &digits], || gpu.release(address))
 }

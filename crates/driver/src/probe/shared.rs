@@ -19,7 +19,7 @@ pub fn alloc_for_ipc(session: &Session, bytes: u64) -> Result<(Taken<'_>, IpcHan
     session.call(&session.functions.cuIpcGetMemHandle, |get| unsafe {
         get(&raw mut handle, address)
     })?;
-    Ok((taken, handle.reserved.map(i8::cast_unsigned)))
+    Ok((taken, handle.reserved.map(|byte| byte.to_ne_bytes()[0])))
 }
 
 /// Memory of another process. `bytes` is its size, which the driver does not ask for.
@@ -32,7 +32,7 @@ pub fn open_ipc<'s>(
     bytes: u64,
 ) -> Result<Taken<'s>, Error> {
     let handle = CUipcMemHandle {
-        reserved: handle.map(u8::cast_signed),
+        reserved: handle.map(|byte| std::ffi::c_char::from_ne_bytes([byte])),
     };
     let mut address = 0;
     let flags = CUipcMem_flags::LAZY_ENABLE_PEER_ACCESS.0;

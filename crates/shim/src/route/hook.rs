@@ -178,7 +178,11 @@ macro_rules! jump {
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() {
-            ::core::arch::naked_asm!("endbr64", "jmp {function}", function = sym $function)
+            #[cfg(target_arch = "x86_64")]
+            ::core::arch::naked_asm!("endbr64", "jmp {function}", function = sym $function);
+            // `bti c`, the same landing place.
+            #[cfg(target_arch = "aarch64")]
+            ::core::arch::naked_asm!("hint #34", "b {function}", function = sym $function);
         }
     };
 }

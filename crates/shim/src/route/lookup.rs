@@ -18,8 +18,11 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use crate::process;
 use crate::route::{elf, hook, unknown};
 
-#[cfg(not(target_arch = "x86_64"))]
-compile_error!("the dlsym override is written for x86-64");
+/// The version of `dlsym` in the oldest glibc of the architecture (glibc's `libc.abilist`, `dlsym F`).
+#[cfg(target_arch = "x86_64")]
+const OLDEST: &CStr = c"GLIBC_2.2.5";
+#[cfg(target_arch = "aarch64")]
+const OLDEST: &CStr = c"GLIBC_2.17";
 
 /// Address of the real `dlsym`; null until the first call.
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
@@ -28,6 +31,7 @@ static REAL: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 ///
 /// # Safety
 /// As for the C library's own.
+#[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     std::arch::naked_asm!(
@@ -93,6 +97,76 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut
     )
 }
 
+/// The same.
+///
+/// # Safety
+/// As above.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    std::arch::naked_asm!(
+        ".cfi_startproc",
+        "hint #34", // bti c
+        "cbz x1, 4f",
+        "ldrb w9, [x1]",
+        "cmp w9, #0x63", // c
+        "b.ne 2f",
+        "ldrb w9, [x1, #1]",
+        "cmp w9, #0x75", // u
+        "b.eq 3f",
+        "b 4f",
+        "2:",
+        "cmp w9, #0x6e", // n
+        "b.ne 4f",
+        "ldrb w9, [x1, #1]",
+        "cmp w9, #0x76", // v
+        "b.ne 4f",
+        "3:",
+        "stp x29, x30, [sp, #-32]!",
+        ".cfi_def_cfa_offset 32",
+        ".cfi_offset x29, -32",
+        ".cfi_offset x30, -24",
+        "mov x29, sp",
+        "stp x0, x1, [sp, #16]",
+        "bl {routed}",
+        "mov x16, x0",
+        "ldp x0, x1, [sp, #16]",
+        "ldp x29, x30, [sp], #32",
+        ".cfi_def_cfa_offset 0",
+        ".cfi_restore x29",
+        ".cfi_restore x30",
+        "cbnz x16, 6f",
+        "4:",
+        "adrp x16, {real}",
+        "ldr x16, [x16, :lo12:{real}]",
+        "cbz x16, 5f",
+        "br x16",
+        "5:",
+        "stp x29, x30, [sp, #-32]!",
+        ".cfi_def_cfa_offset 32",
+        ".cfi_offset x29, -32",
+        ".cfi_offset x30, -24",
+        "mov x29, sp",
+        "stp x0, x1, [sp, #16]",
+        "bl {find}",
+        "mov x16, x0",
+        "ldp x0, x1, [sp, #16]",
+        "ldp x29, x30, [sp], #32",
+        ".cfi_def_cfa_offset 0",
+        ".cfi_restore x29",
+        ".cfi_restore x30",
+        "cbz x16, 6f",
+        "br x16",
+        "6:",
+        "mov x0, x16",
+        "ret",
+        ".cfi_endproc",
+        routed = sym routed,
+        real = sym REAL,
+        find = sym find,
+    )
+}
+
 /// The hook that answers for `name` under `handle`, or null when the real `dlsym` shall answer.
 ///
 /// An explicit handle is asked first and its answer routed by address, so a library that brings its own function of that
@@ -145,7 +219,7 @@ pub fn real(handle: *mut c_void, name: *const c_char) -> *mut c_void {
 /// Finds the C library's `dlsym` and remembers it. `dlvsym` with a version passes over other overrides, which carry none.
 /// glibc moved the symbol in 2.34; one that lacks both versions leaves null, and then every lookup answers null.
 extern "C" fn find() -> *mut c_void {
-    for version in [c"GLIBC_2.34", c"GLIBC_2.2.5"] {
+    for version in [c"GLIBC_2.34", OLDEST] {
         // SAFETY: two NUL-terminated names; RTLD_NEXT is resolved for this library, which the C library follows.
         let address = unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) };
         if !address.is_null() {

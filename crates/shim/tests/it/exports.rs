@@ -99,7 +99,11 @@ fn a_wrapper_bears_the_librarys_name_and_needs_the_library_under_another() {
 
 #[test]
 fn nothing_is_needed_but_the_c_library_the_unwinder_and_the_driver_behind_a_wrapper() {
-    let known = BTreeSet::from(["ld-linux-x86-64.so.2", "libc.so.6", "libgcc_s.so.1"]);
+    let loader = match std::env::consts::ARCH {
+        "aarch64" => "ld-linux-aarch64.so.1",
+        _ => "ld-linux-x86-64.so.2",
+    };
+    let known = BTreeSet::from([loader, "libc.so.6", "libgcc_s.so.1"]);
     for file in wrappers().into_iter().chain([preload()]) {
         let needed = values(&file, "NEEDED");
         let needed = needed.iter().map(String::as_str);
@@ -116,8 +120,9 @@ fn nothing_is_needed_but_the_c_library_the_unwinder_and_the_driver_behind_a_wrap
 }
 
 /// The compiler's own, which registers unwind tables where those are not found by themselves, and the one by which Rust's
-/// library learns of the program's arguments.
-const CONSTRUCTORS: u64 = 2;
+/// library learns of the program's arguments. On arm64 a third one asks whether the processor has the atomic instructions of
+/// Armv8.1 (libgcc's `lse-init.c`).
+const CONSTRUCTORS: u64 = if cfg!(target_arch = "aarch64") { 3 } else { 2 };
 
 #[test]
 fn no_form_has_a_constructor_of_its_own() {

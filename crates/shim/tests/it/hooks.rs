@@ -57,6 +57,7 @@ fn said(call: &str, known: &BTreeMap<String, u64>) -> String {
     while let Some(first) = rest.chars().next() {
         let (end, is_inside) = match first {
             '[' => (rest.find(']').expect("its end") + 1, true),
+            '{' => (rest.find('}').expect("its end") + 1, true),
             '"' => (rest[1..].find('"').expect("its end") + 2, true),
             _ => (rest.find(' ').unwrap_or(rest.len()), false),
         };
@@ -64,9 +65,11 @@ fn said(call: &str, known: &BTreeMap<String, u64>) -> String {
         rest = after.trim_start();
         let inside = if is_inside { &part[1..end - 1] } else { part };
         let argument = match first {
-            '[' => {
+            '[' | '{' => {
                 let words = inside.split_whitespace().map(|one| word(one, known));
-                structure(&words.collect::<Vec<_>>())
+                let text = structure(&words.collect::<Vec<_>>());
+                let by_value = || text.replace('+', "=");
+                if first == '{' { by_value() } else { text }
             }
             '"' => buffer(inside.bytes().chain([0])),
             '$' | '0'..='9' => word(part, known).to_string(),

@@ -1,11 +1,12 @@
 /* Calls whatever function of the driver it is told to, with whatever arguments, line by line:
  *
- *   NAME ARGUMENT…   a number · "&" the address of a 64-bit place · "+HEX" the address of a buffer with these bytes
+ *   NAME ARGUMENT…   a number · "&" the address of a 64-bit place · "+HEX" the address of a buffer with these bytes ·
+ *                    "=HEX" a structure of more than 16 bytes by value
  *
  * Answers the result, then what is in each place and each buffer afterwards, as 64-bit numbers. "PID" answers the process's own,
  * "TAKE PID DESCRIPTOR" a descriptor of what another process has open, "CLOSE DESCRIPTOR" closes one, and "ROOM BYTES" the
  * address of pages that stay.
- * Integers and addresses are passed alike on this machine, so one signature does for all functions without floats.
+ * Integers and addresses are passed alike on x86-64 and arm64, so one signature does for all functions without floats.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -50,6 +51,15 @@ static void call(void *cuda, void *nvml, char *line) {
         } else if (*text == '+') {
             shown[count] = fill(buffers[count], text + 1);
             arguments[count] = (word)buffers[count];
+        } else if (*text == '=') {
+            int words = fill(buffers[count], text + 1);
+#ifdef __x86_64__ /* on the stack, behind six registers (System V ABI for x86-64, 3.2.3) */
+            memcpy(arguments + 6, buffers[count], words * sizeof(word));
+            continue;
+#else /* a copy by its address (AAPCS64, 6.8.2) */
+            (void)words;
+            arguments[count] = (word)buffers[count];
+#endif
         } else {
             arguments[count] = strtoull(text, NULL, 0);
         }

@@ -89,7 +89,7 @@ typedef struct { unsigned long long offset, size; unsigned flags, reserved[16]; 
     X(cuGraphAddMemFreeNode, "cuGraphAddMemFreeNode", 13000, 0, result, (void **, void *, void **, size_t, uint64_t)) \
     X(cuGraphInstantiate, "cuGraphInstantiate", 10000, 0, result, (void **, void *, void **, char *, size_t)) \
     X(cuGraphInstantiate_v2, "cuGraphInstantiate", 11000, 0, result, (void **, void *, void **, char *, size_t)) \
-    X(cuGraphInstantiateWithFlags, "cuGraphInstantiate", 13000, 0, result, (void **, void *, unsigned long long)) \
+    X(cuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags", 13000, 0, result, (void **, void *, unsigned long long)) \
     X(cuGraphInstantiateWithParams, "cuGraphInstantiateWithParams", 13000, 0, result, (void **, void *, instantiate_params *)) \
     X(cuGraphUpload, "cuGraphUpload", 13000, 0, result, (void *, void *)) \
     X(cuGraphLaunch, "cuGraphLaunch", 13000, 0, result, (void *, void *)) \

@@ -5,7 +5,7 @@
  *
  * Each step draws from a seed of its own, so that steps may be left out. Addresses and handles are printed as the number of the object
  * that they name: their values differ between runs. No address is used after it was freed (but at once, as a double free), for a later
- * allocation may have it. Integers and addresses are passed alike on this machine, so one signature does for all functions.
+ * allocation may have it. Integers and addresses are passed alike on x86-64 and arm64, so one signature does for all functions.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -649,8 +649,12 @@ static void share_address(void) {
     case 0:
         if (CALL(cuIpcGetMemHandle, P(words), use(some_address())) == 0) memcpy(handle, words, sizeof handle);
         break;
-    case 1: /* by value: on the stack, behind what is in registers */
+    case 1: /* by value */
+#ifdef __x86_64__ /* on the stack, behind six registers (System V ABI for x86-64, 3.2.3) */
         if (CALL(cuIpcOpenMemHandle_v2, P(to), below(2), 0, 0, 0, 0, handle[0], handle[1], handle[2], handle[3], handle[4], handle[5], handle[6], handle[7]) == 0 && to)
+#else /* a copy by its address (AAPCS64, 6.8.2) */
+        if (CALL(cuIpcOpenMemHandle_v2, P(to), P(memcpy(words, handle, sizeof handle)), below(2)) == 0 && to)
+#endif
             add(OPENED, value, 0);
         break;
     default:

@@ -12,6 +12,8 @@ pub enum Arg {
     Out,
     /// A structure, as 64-bit words that the call may change.
     Words(Vec<u64>),
+    /// A structure of more than 16 bytes, by value.
+    ByValue(Vec<u64>),
 }
 
 /// What a call came to: its result, and what was in places and structures afterwards.
@@ -126,6 +128,7 @@ impl Actor {
             Arg::Value(value) => value.to_string(),
             Arg::Out => "&".into(),
             Arg::Words(words) => structure(words),
+            Arg::ByValue(words) => structure(words).replace('+', "="),
         });
         let line = std::iter::once(name.to_owned())
             .chain(words)

@@ -65,10 +65,8 @@ pub fn open(world: &mut World, at: usize) -> Option<()> {
     ready(world, to)?;
     let arguments = [Arg::Words(vec![0; 8]), Arg::Value(address)];
     let handle = world.actors[at].must("cuIpcGetMemHandle", &arguments).out;
-    // The handle is passed by value: on the stack, behind the six arguments that are in registers.
-    let mut arguments = vec![Arg::Out, Arg::Value(LAZY_ENABLE_PEER_ACCESS)];
-    arguments.extend([0; 4].map(Arg::Value));
-    arguments.extend(handle.into_iter().map(Arg::Value));
+    let flags = Arg::Value(LAZY_ENABLE_PEER_ACCESS);
+    let arguments = [Arg::Out, Arg::ByValue(handle), flags];
     let taker = &mut world.actors[to];
     let opened = taker.must("cuIpcOpenMemHandle_v2", &arguments);
     taker.holds.opened.extend(opened.place());

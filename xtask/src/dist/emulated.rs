@@ -1,0 +1,109 @@
+//! Tests of the limiter, the ledger and forks as programs of arm64, and a job, under QEMU.
+//!
+//! QEMU shows what the instructions do and what the C library of arm64 answers. On x86-64 it gives them nearly x86-64's order of
+//! stores: the models of the ledger are for that.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::attempt;
+use super::platform::{Architecture, Platform, cargo_home};
+use super::roots;
+use crate::cargo::{root, target};
+use crate::steps::run;
+
+/// Crates with the tests.
+const TESTED: [&str; 3] = ["divvy-ledger", "divvy-fork", "divvy-shim"];
+
+/// Crates with the programs and libraries that those tests and the job need.
+const NEEDED: [&str; 7] = [
+    "divvy",
+    "divvy-driver",
+    "divvy-preload",
+    "divvy-wrapper-cuda",
+    "divvy-wrapper-nvml",
+    "divvy-sim",
+    "divvy-clients",
+];
+
+/// Tests that fail for a reason of QEMU's or of the root, which each row names.
+const LEFT_OUT: [(&str, &str); 0] = [];
+
+/// Builds and runs them, or reports why not.
+///
+/// # Errors
+/// A failed build or test.
+pub fn test() -> Result<()> {
+    let platform = match Platform::prepare(Architecture::Aarch64) {
+        Ok(platform) => platform,
+        Err(error) => {
+            eprintln!("   SKIPPED: tests as programs of arm64: {error:#}");
+            return Ok(());
+        }
+    };
+    let Some(cross) = &platform.cross else {
+        eprintln!("   SKIPPED: this machine is of arm64, so all tests have run there");
+        return Ok(());
+    };
+    let place = target().join("arm64");
+    let compilers = place.join("bin");
+    fs::create_dir_all(&compilers)?;
+    for name in ["cc", "gcc"] {
+        let link = compilers.join(name);
+        if link.symlink_metadata().is_err() {
+            symlink("/usr/bin/aarch64-linux-gnu-gcc", link)?;
+        }
+    }
+    let built = place.join("build");
+    let programs = built.join(platform.architecture.triple()).join("debug");
+    let folders = [root(), target(), cargo_home()?];
+    let cargo = |word: &str, packages: &[&str]| -> Result<_> {
+        let mut command = roots::emulated(cross, &place, &folders)?;
+        command.args([
+            "cargo",
+            word,
+            "--quiet",
+            "--locked",
+            "--offline",
+            "--target",
+        ]);
+        command.arg(platform.architecture.triple());
+        command.args(packages.iter().flat_map(|package| ["--package", package]));
+        // What is compiled on this machine runs on it; what the tests compile is of arm64, so they find another `cc`.
+        let tests = format!("/usr/bin/env PATH={}:{}", compilers.display(), roots::PATH);
+        for (name, value) in [
+            (
+                "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER",
+                "aarch64-linux-gnu-gcc",
+            ),
+            ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", &tests),
+            ("CC_aarch64_unknown_linux_gnu", "aarch64-linux-gnu-gcc"),
+        ] {
+            command.env(name, value);
+        }
+        command.env("CARGO_HOME", cargo_home()?);
+        command.env("CARGO_TARGET_DIR", &built);
+        command.env("DIVVY_TEST_PROGRAMS", &programs);
+        command.envs(std::env::var_os("DIVVY_CUDA_INCLUDE").map(|at| ("DIVVY_CUDA_INCLUDE", at)));
+        Ok(command)
+    };
+    run(&mut cargo("build", &NEEDED)?)?;
+    let mut tests = cargo("test", &TESTED)?;
+    tests.args(["--no-fail-fast", "--"]);
+    for (test, why) in LEFT_OUT {
+        eprintln!("   left out: {test}: {why}");
+        tests.args(["--skip", test]);
+    }
+    run(&mut tests)?;
+    job(&platform, &programs, &place)
+}
+
+/// A Python program that takes more than its job has.
+fn job(platform: &Platform, programs: &Path, place: &Path) -> Result<()> {
+    let divvy = programs.join("divvy");
+    attempt::refuses(&mut platform.job(&divvy, place)?, "python3", place)
+        .context("a job of arm64 under QEMU")
+}
