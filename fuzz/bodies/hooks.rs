@@ -239,8 +239,8 @@ fn argument(input: &mut Input<'_>, kind: Kind, buffer: &mut [u64; WORDS], seen: 
         Value => seen[usize::from(input.byte()) % seen.len()],
         Small => u64::from(choice % 4),
         Words => {
-            for at in 0..MOST - 6 {
-                buffer[at] = argument(input, Value, &mut [0; WORDS], seen);
+            for word in &mut buffer[..MOST - 6] {
+                *word = argument(input, Value, &mut [0; WORDS], seen);
             }
             buffer.as_mut_ptr() as u64
         }

@@ -107,6 +107,12 @@ struct Process {
     was_full: bool,
 }
 
+impl Process {
+    fn has_ended(&self) -> bool {
+        self.dead || (self.script.is_empty() && self.attempt.is_none())
+    }
+}
+
 #[derive(Clone, Hash)]
 struct World {
     weather: Weather,
@@ -178,7 +184,7 @@ impl World {
         let mut values = [0; WORDS];
         values[LIMIT] = limit;
         let shared = Shared {
-            memory: WeakMemory::new(values, scripts.len()),
+            memory: WeakMemory::new(values),
             orders: PRODUCTION,
             versions: false,
             contended: [false; SLOTS],
@@ -214,15 +220,14 @@ impl World {
     }
 
     fn has_ended(&self, process: usize) -> bool {
-        let process = &self.processes[process];
-        process.dead || (process.script.is_empty() && process.attempt.is_none())
+        self.processes[process].has_ended()
     }
 
     /// The same with a word that has a value from the start.
     fn with(mut self, word: usize, value: u64) -> Self {
         let mut values: [u64; WORDS] = std::array::from_fn(|word| self.shared.memory.newest(word));
         values[word] = value;
-        self.shared.memory = WeakMemory::new(values, self.processes.len());
+        self.shared.memory = WeakMemory::new(values);
         self
     }
 
@@ -362,15 +367,14 @@ impl World {
             let bytes = process.attempt.as_ref().map_or(0, |attempt| attempt.bytes);
             process.was_full |= held + bytes > limit;
         }
-        let goes_on: Vec<bool> = (0..self.processes.len())
-            .map(|process| !self.has_ended(process))
-            .collect();
+        let goes_on = |process: usize| {
+            let known = self.processes.get(process);
+            known.is_some_and(|process| !process.has_ended())
+        };
         let orders = &self.shared.orders;
         let mut loaded = [orders.load_word; WORDS];
         (loaded[LIMIT], loaded[LIVE]) = (orders.load_limit, orders.load_live);
-        self.shared
-            .memory
-            .forget(|process| goes_on[process], loaded);
+        self.shared.memory.forget(goes_on, loaded);
     }
 
     fn kill(&mut self, process: usize) {

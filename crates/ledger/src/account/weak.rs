@@ -14,31 +14,48 @@
 //! This is the promise-free part of the "promising semantics" (Kang et al., POPL 2017): all behaviours of C++20 but stores
 //! that are visible before an earlier load of their thread. All stores here depend on earlier loads, which forbids that.
 
+use std::hash::{Hash, Hasher};
 use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Release, SeqCst};
 
 /// By word: the position of a value in the word's history.
 type View<const WORDS: usize> = [u8; WORDS];
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Hash)]
 struct Message<const WORDS: usize> {
     value: u64,
     published: View<WORDS>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Hash)]
 struct Thread<const WORDS: usize> {
     view: View<WORDS>,
     /// What an acquire fence would add.
     ahead: View<WORDS>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// Most threads of a memory.
+const THREADS: usize = 4;
+
+#[derive(Clone, Debug)]
 pub struct WeakMemory<const WORDS: usize> {
-    /// By word, oldest first.
-    history: [Vec<Message<WORDS>>; WORDS],
-    threads: Vec<Thread<WORDS>>,
+    /// By word, oldest first; mostly there are none.
+    older: [Vec<Message<WORDS>>; WORDS],
+    newest: [Message<WORDS>; WORDS],
+    threads: [Thread<WORDS>; THREADS],
     /// The newest value of each word that a sequentially consistent access saw.
     consistent: View<WORDS>,
+}
+
+impl<const WORDS: usize> Hash for WeakMemory<WORDS> {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        for message in &self.newest {
+            hasher.write_u64(message.value);
+        }
+        // Else every position is 0.
+        if self.older.iter().any(|older| !older.is_empty()) {
+            (&self.older, &self.newest, &self.threads, &self.consistent).hash(hasher);
+        }
+    }
 }
 
 fn acquires(order: Ordering) -> bool {
@@ -56,37 +73,43 @@ fn join<const WORDS: usize>(view: &mut View<WORDS>, other: &View<WORDS>) {
 }
 
 impl<const WORDS: usize> WeakMemory<WORDS> {
-    pub fn new(values: [u64; WORDS], threads: usize) -> Self {
+    pub fn new(values: [u64; WORDS]) -> Self {
         let fresh = [0; WORDS];
-        let message = |value| {
-            vec![Message {
-                value,
-                published: fresh,
-            }]
+        let message = |value| Message {
+            value,
+            published: fresh,
         };
         let thread = Thread {
             view: fresh,
             ahead: fresh,
         };
         Self {
-            history: values.map(message),
-            threads: vec![thread; threads],
+            older: [const { Vec::new() }; WORDS],
+            newest: values.map(message),
+            threads: [thread; THREADS],
             consistent: fresh,
         }
     }
 
     /// The newest value.
     pub fn newest(&self, word: usize) -> u64 {
-        self.history[word][self.last(word)].value
+        self.newest[word].value
     }
 
     fn last(&self, word: usize) -> usize {
-        self.history[word].len() - 1
+        self.older[word].len()
+    }
+
+    fn message(&self, word: usize, at: usize) -> Message<WORDS> {
+        self.older[word]
+            .get(at)
+            .copied()
+            .unwrap_or(self.newest[word])
     }
 
     /// The values that a load may read: 0 is the oldest.
     pub fn choices(&self, thread: usize, word: usize, order: Ordering) -> usize {
-        self.history[word].len() - self.oldest(thread, word, order)
+        self.last(word) + 1 - self.oldest(thread, word, order)
     }
 
     fn oldest(&self, thread: usize, word: usize, order: Ordering) -> usize {
@@ -100,11 +123,11 @@ impl<const WORDS: usize> WeakMemory<WORDS> {
     pub fn load(&mut self, thread: usize, word: usize, order: Ordering, choice: usize) -> u64 {
         let at = self.oldest(thread, word, order) + choice;
         self.see(thread, word, order, at);
-        self.history[word][at].value
+        self.message(word, at).value
     }
 
     fn see(&mut self, thread: usize, word: usize, order: Ordering, at: usize) {
-        let published = self.history[word][at].published;
+        let published = self.message(word, at).published;
         let thread = &mut self.threads[thread];
         thread.view[word] = thread.view[word].max(at as u8);
         join(&mut thread.ahead, &published);
@@ -126,19 +149,20 @@ impl<const WORDS: usize> WeakMemory<WORDS> {
     ) -> bool {
         let at = self.last(word);
         self.see(thread, word, order, at);
-        let Some(value) = change(self.history[word][at].value) else {
+        let Some(value) = change(self.newest(word)) else {
             return false;
         };
         let next = (at + 1) as u8;
         // What the value before it published goes on with it (release sequence).
-        let mut published = self.history[word][at].published;
+        let mut published = self.newest[word].published;
         let thread = &mut self.threads[thread];
         thread.view[word] = next;
         if releases(order) {
             join(&mut published, &thread.view);
         }
         published[word] = next;
-        self.history[word].push(Message { value, published });
+        let before = std::mem::replace(&mut self.newest[word], Message { value, published });
+        self.older[word].push(before);
         if order == SeqCst {
             self.consistent[word] = next;
         }
@@ -154,28 +178,28 @@ impl<const WORDS: usize> WeakMemory<WORDS> {
     /// of each word.
     pub fn forget(&mut self, reads: impl Fn(usize) -> bool, loaded: [Ordering; WORDS]) {
         for (word, order) in loaded.into_iter().enumerate() {
-            let threads = (0..self.threads.len()).filter(|thread| reads(*thread));
+            let threads = (0..THREADS).filter(|thread| reads(*thread));
             let oldest = threads.map(|thread| self.oldest(thread, word, order)).min();
             let dropped = oldest.unwrap_or(self.last(word));
-            self.history[word].drain(..dropped);
+            if dropped == 0 {
+                continue;
+            }
+            self.older[word].drain(..dropped);
             let shift =
                 |view: &mut View<WORDS>| view[word] = view[word].saturating_sub(dropped as u8);
             for thread in &mut self.threads {
                 shift(&mut thread.view);
                 shift(&mut thread.ahead);
             }
-            for message in self.history.iter_mut().flatten() {
+            for message in self.older.iter_mut().flatten().chain(&mut self.newest) {
                 shift(&mut message.published);
             }
             shift(&mut self.consistent);
         }
         // A thread that has ended is as fresh as can be: two worlds that differ in it alone are one.
-        for thread in 0..self.threads.len() {
+        for (thread, now) in self.threads.iter_mut().enumerate() {
             if !reads(thread) {
-                self.threads[thread] = Thread {
-                    view: [0; WORDS],
-                    ahead: [0; WORDS],
-                };
+                (now.view, now.ahead) = ([0; WORDS], [0; WORDS]);
             }
         }
     }
@@ -234,7 +258,7 @@ mod tests {
         // Which thread steps.
         for schedule in [[0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 0]] {
             every_choice(|choices| {
-                let mut memory = WeakMemory::new([0, 0], 2);
+                let mut memory = WeakMemory::new([0, 0]);
                 let (mut begun, mut read) = ([false; 2], [0; 2]);
                 for thread in schedule {
                     if std::mem::replace(&mut begun[thread], true) {
@@ -256,7 +280,7 @@ mod tests {
         // How many of the stores come before the loads.
         for stores in 0..=2 {
             every_choice(|choices| {
-                let mut memory = WeakMemory::new([0, 0], 2);
+                let mut memory = WeakMemory::new([0, 0]);
                 for word in 0..stores {
                     memory.update(0, word, store, |_| Some(1));
                 }
@@ -316,7 +340,7 @@ mod tests {
         let orders = [[0, 1, 2], [1, 0, 2], [1, 2, 0]];
         let mut accepted = BTreeSet::new();
         every_choice(|choices| {
-            let mut memory = WeakMemory::new([0; 3], 2);
+            let mut memory = WeakMemory::new([0; 3]);
             let writes = [NUMBER, FIRST, SECOND, NUMBER];
             let mut written = writes.into_iter();
             let mut seen = [[0; 3]; 2];
