@@ -37,10 +37,13 @@ impl ProcessIdentity {
     pub fn current() -> Self {
         // SAFETY: getpid has no preconditions.
         let pid = unsafe { libc::getpid() } as u32;
-        let start_time = Stat::read(c"/proc/self/stat").map_or(0, |stat| stat.start_time);
+        // By its first thread, which began with it: QEMU makes up what its program reads of itself, with a later time
+        // (linux-user/syscall.c, open_self_stat). Where /proc is of another namespace, the thread has another number.
+        let stat =
+            Stat::read(own_path(pid, &mut [0; 32])).or_else(|| Stat::read(c"/proc/self/stat"));
         Self {
             pid,
-            start_time,
+            start_time: stat.map_or(0, |stat| stat.start_time),
             pid_namespace: my_pid_namespace(),
         }
     }
@@ -156,11 +159,22 @@ fn proc_is_ours() -> bool {
         == Some(me)
 }
 
-/// `/proc/PID/NAME`, written without allocating.
+/// `/proc/PID/NAME`.
 fn proc_path<'a>(pid: u32, name: &str, buffer: &'a mut [u8; 32]) -> &'a std::ffi::CStr {
-    use std::io::Write;
     // Longest: 6 + 10 + 5 bytes and the NUL.
-    let _ = write!(&mut buffer[..], "/proc/{pid}/{name}\0");
+    path(format_args!("/proc/{pid}/{name}"), buffer)
+}
+
+/// The file of this process's first thread.
+fn own_path(pid: u32, buffer: &mut [u8; 32]) -> &std::ffi::CStr {
+    // 16 + 10 + 5 bytes and the NUL.
+    path(format_args!("/proc/self/task/{pid}/stat"), buffer)
+}
+
+/// Written without allocating.
+fn path<'a>(text: std::fmt::Arguments<'_>, buffer: &'a mut [u8; 32]) -> &'a std::ffi::CStr {
+    use std::io::Write;
+    let _ = write!(&mut buffer[..], "{text}\0");
     std::ffi::CStr::from_bytes_until_nul(buffer).unwrap_or_default()
 }
 

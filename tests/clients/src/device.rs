@@ -71,7 +71,7 @@ impl Device {
     /// The driver's.
     pub fn facts(&self) -> Result<Value, DriverError> {
         let (free, total) = self.context.mem_get_info()?;
-        let uuid = self.context.uuid()?.bytes.map(|byte| byte.cast_unsigned());
+        let uuid = self.context.uuid()?.bytes.map(|byte| byte.to_ne_bytes()[0]);
         let hex = uuid.map(|byte| format!("{byte:02x}")).concat();
         let uuid = format!(
             "GPU-{}-{}-{}-{}-{}",

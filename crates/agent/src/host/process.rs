@@ -281,7 +281,13 @@ fn stat(pid: u32) -> Option<Stat> {
     // proc(5): the name has 64 bytes at most, and each of the 50 numbers 20 digits. The kernel returns such a file
     // whole to a large enough buffer.
     let mut line = [0; 2048];
-    let mut file = fs::File::open(proc_path(pid, "stat")).ok()?;
+    // As the ledger does (`ProcessIdentity::current`), for QEMU.
+    let own = (std::process::id() == pid)
+        .then(|| fs::File::open(proc_path(pid, &format!("task/{pid}/stat"))).ok());
+    let mut file = match own.flatten() {
+        Some(file) => file,
+        None => fs::File::open(proc_path(pid, "stat")).ok()?,
+    };
     let length = file.read(&mut line).ok()?;
     parse(line.get(..length)?)
 }

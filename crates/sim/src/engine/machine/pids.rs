@@ -15,9 +15,12 @@ pub struct Own {
 
 impl Own {
     pub fn of_this_process() -> Self {
+        let pid = std::process::id();
+        // As the ledger does (`ProcessIdentity::current`), for QEMU.
+        let start = start_of(format_args!("self/task/{pid}")).or_else(|| start_of("self"));
         Self {
-            pid: std::process::id(),
-            start_time: start_of("self").unwrap_or_default(),
+            pid,
+            start_time: start.unwrap_or_default(),
             namespace: namespace_of("self").unwrap_or_default(),
         }
     }
