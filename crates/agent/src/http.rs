@@ -58,7 +58,7 @@ use tokio::sync::{Semaphore, broadcast};
 
 use crate::auth::{Caller, Role, Rules, Verb};
 use crate::controller::mailbox::{Mailbox, Message};
-use crate::controller::query::reference::JobRef;
+use crate::controller::reference::JobRef;
 use crate::controller::reload::Reloader;
 use crate::gpu::Observer;
 use crate::history::History;

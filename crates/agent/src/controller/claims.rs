@@ -29,6 +29,7 @@ use crate::auth::{Caller, JobRelation, Verb};
 use crate::container::cdi;
 use crate::controller::admission::text_budget;
 use crate::controller::effects::Effects;
+use crate::controller::halt::Halt;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{cancel, confirm, finalize, orphans, resize};
 use crate::controller::observe::{reconcile, usage};
@@ -78,10 +79,12 @@ pub(super) fn find_claim(jobs: &Jobs, uid: &str) -> Option<JobId> {
     Some(job.id)
 }
 
-/// The refusal of an operation on jobs that is not for claims.
-pub(super) fn refuse_for_claim(jobs: &Jobs, id: JobId, what: &str) -> Option<Error> {
-    let active = jobs.active.get(&id)?;
-    let claim = active.job.claim()?;
+/// Refuses an operation on jobs that is not for claims.
+pub(super) fn refuse_for_claim(jobs: &Jobs, id: JobId, what: &str) -> Result<(), Error> {
+    let active = jobs.active.get(&id);
+    let Some(claim) = active.and_then(|active| active.job.claim()) else {
+        return Ok(());
+    };
     if claim.is_slice() {
         let name = &claim.uid;
         let why = format!(
@@ -90,13 +93,13 @@ pub(super) fn refuse_for_claim(jobs: &Jobs, id: JobId, what: &str) -> Option<Err
         let hint = format!(
             "enter it with `divvy slice enter {name}`, or end it with `divvy slice rm {name}`"
         );
-        return Some(Error::new(ErrorCode::Conflict, why).hint(hint));
+        return Err(Error::new(ErrorCode::Conflict, why).hint(hint));
     }
     let why = format!(
         "job {id} is the claim {} of another scheduler, and cannot be {what} here",
         claim.label()
     );
-    Some(Error::new(ErrorCode::Conflict, why).hint(
+    Err(Error::new(ErrorCode::Conflict, why).hint(
         "delete its pods with `kubectl delete pod`; `kubectl describe resourceclaim` lists them",
     ))
 }
@@ -132,26 +135,20 @@ pub(super) fn hold_claim(
     uid: &str,
     body: v1::Claim,
     Holder { owner: by, maker }: Holder<'_>,
-) -> Result<Result<JobId, Error>, StoreError> {
+) -> Result<JobId, Halt> {
     let devices = &state.gpus.devices;
     let uuid_of = |index| {
         let mut gpus = devices.iter().map(|device| &device.gpu);
         let gpu = gpus.find(|gpu| gpu.index == index)?;
         Some(gpu.uuid.clone())
     };
-    let asked = match claim::parse(uid, body, &state.mig.boot, uuid_of) {
-        Ok(asked) => asked,
-        Err(error) => return Ok(Err(error)),
-    };
+    let asked = claim::parse(uid, body, &state.mig.boot, uuid_of)?;
     if let Some(id) = find_claim(&state.jobs, uid) {
         return hold_existing(state, fx, io, id, &asked, by);
     }
     let prepared = ends::begin(&state.jobs, asked)
         .and_then(|asked| place::place_beside_others(state, io, asked));
-    let (asked, placed) = match prepared {
-        Ok(prepared) => prepared,
-        Err(error) => return Ok(Err(error)),
-    };
+    let (asked, placed) = prepared?;
     let ClaimRequest {
         mut claim,
         amount,
@@ -207,7 +204,7 @@ pub(super) fn hold_claim(
         confirm::ready(&mut state.jobs, fx, io, id)?;
     }
     fx.replan = true;
-    Ok(Ok(id))
+    Ok(id)
 }
 
 /// Handles a claim that is already held: creates its missing files again.
@@ -218,13 +215,13 @@ fn hold_existing(
     id: JobId,
     asked: &ClaimRequest,
     by: &Caller,
-) -> Result<Result<JobId, Error>, StoreError> {
+) -> Result<JobId, Halt> {
     let Some(active) = state.jobs.active.get_mut(&id) else {
-        return Ok(Ok(id));
+        return Ok(id);
     };
     let job = &mut active.job;
     let Some(claim) = job.claim() else {
-        return Ok(Ok(id));
+        return Ok(id);
     };
     let uid = &claim.uid;
     if matches!(job.state, JobState::Stopping { .. }) {
@@ -236,7 +233,7 @@ fn hold_existing(
             false => ("claim", "try again in a moment"),
         };
         let why = format!("an earlier {what} {uid} is still being released");
-        return Ok(Err(Error::new(ErrorCode::WouldWait, why).hint(hint)));
+        return Err(Error::new(ErrorCode::WouldWait, why).hint(hint).into());
     }
     let is_slice = claim.is_slice();
     let is_others = is_slice && job.spec.credentials.uid != by.account.uid;
@@ -249,7 +246,7 @@ fn hold_existing(
             }
             false => format!("release it first: DELETE /v1/claims/{uid}"),
         };
-        return Ok(Err(Error::new(ErrorCode::Conflict, why).hint(&hint)));
+        return Err(Error::new(ErrorCode::Conflict, why).hint(&hint).into());
     }
     if claim.pods != asked.claim.pods {
         let changed = Claim {
@@ -273,9 +270,9 @@ fn hold_existing(
             error_chain(&error)
         );
         tracing::error!(job = %id, "{why}");
-        return Ok(Err(Error::new(ErrorCode::LaunchFailed, why)));
+        return Err(Error::new(ErrorCode::LaunchFailed, why).into());
     }
-    Ok(Ok(id))
+    Ok(id)
 }
 
 /// The refusal for the owner of a slice that an engine holds. The engine counts the slice until its task ends, so a
@@ -302,9 +299,9 @@ pub(super) fn release_claim(
     io: &Io,
     uid: &str,
     by: &Caller,
-) -> Result<Result<Option<JobId>, Error>, StoreError> {
+) -> Result<Option<JobId>, Halt> {
     let Some(id) = find_claim(jobs, uid) else {
-        return Ok(Ok(None));
+        return Ok(None);
     };
     let job = jobs.active.get(&id).map(|active| &active.job);
     let slice = job.filter(|job| job.claim().is_some_and(Claim::is_slice));
@@ -320,16 +317,14 @@ pub(super) fn release_claim(
         }
         None => by.authorize(Verb::Administer, JobRelation::None),
     };
-    if let Err(error) = allowed {
-        return Ok(Err(error));
-    }
+    allowed?;
     let cause = match slice.is_some() {
         true => Cause::requested_by("released", by),
         false => "released".into(),
     };
     end(jobs, fx, io, id, StopReason::Release, cause)?;
     fx.failpoints.push("claim.released");
-    Ok(Ok(Some(id)))
+    Ok(Some(id))
 }
 
 /// Lets no more programs into a claim, and releases it once its processes are gone. The entry goes before the journal

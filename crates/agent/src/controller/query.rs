@@ -11,7 +11,6 @@ pub mod metrics;
 pub(in crate::controller) mod mig_preview;
 pub mod protocols;
 pub mod queries;
-pub mod reference;
 pub mod summary;
 pub mod view;
 pub mod why;
@@ -27,17 +26,17 @@ use jiff::Timestamp;
 
 use super::query::estimate::StartEstimator;
 use super::query::metrics::{DaemonStats, GpuFacts, NO_CODE, Omitted, Page};
-use super::query::reference::JobRef;
 use super::query::view::JobView;
 use crate::compute::ComputeUsage;
 use crate::controller::admission::{array, dependencies, projects};
 use crate::controller::effects::Effects;
+use crate::controller::halt::journal_error;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{confirm, idle, offload, schedule, start};
 use crate::controller::mig::{self, capacity};
 use crate::controller::observe::unjournaled;
-use crate::controller::query::reference::journal_error;
 use crate::controller::query::view::ENFORCEMENT;
+use crate::controller::reference::{self, JobRef};
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::slice_usage::SliceUsage;
 use crate::controller::state::{DiskState, GpuState, State};
@@ -55,7 +54,7 @@ use crate::model::usage::GpuTimeTotals;
 /// # Errors
 /// [`ErrorCode::NotFound`], and [`ErrorCode::Conflict`] for a name of several jobs.
 pub fn job(state: &State, io: &Io, reference: &str) -> Result<v1::Job, Error> {
-    let id = reference::find(&state.jobs, io, reference).map_err(journal_error)??;
+    let id = reference::find(&state.jobs, io, reference)?;
     job_to_api(state, io, id)
 }
 
@@ -68,7 +67,7 @@ pub fn job_with_estimate(
     io: &Io,
     reference: &str,
 ) -> Result<(v1::Job, Option<StartEstimator>), Error> {
-    let id = reference::find(&state.jobs, io, reference).map_err(journal_error)??;
+    let id = reference::find(&state.jobs, io, reference)?;
     let job = job_to_api(state, io, id)?;
     let waits = job.state == v1::JobState::Queued;
     let input = || estimate::input(state, io);
@@ -216,7 +215,7 @@ pub fn view(
 /// # Errors
 /// As `Queries::job`.
 pub fn oom(state: &State, io: &Io, reference: &str) -> Result<v1::Oom, Error> {
-    let id = reference::find(&state.jobs, io, reference).map_err(journal_error)??;
+    let id = reference::find(&state.jobs, io, reference)?;
     let job = job_to_api(state, io, id)?;
     let active = state.jobs.active.get(&id);
     let written = active

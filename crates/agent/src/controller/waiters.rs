@@ -1,10 +1,12 @@
 //! Waiters: clients that wait until a job reaches a milestone, and the replies of one round.
 
 use crate::controller::effects::{Effects, JobReply};
+use crate::controller::halt::Halt;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{confirm, offload, start};
 use crate::controller::mig::claim;
-use crate::controller::query::{reference, summary};
+use crate::controller::query::summary;
+use crate::controller::reference;
 use crate::controller::request::{ActOutcome, Milestone, Reply};
 use crate::controller::runtime::Waiter;
 use crate::controller::state::{Jobs, State};
@@ -19,8 +21,9 @@ pub(in crate::controller) fn wait(
     milestone: Milestone,
     reply: Reply<divvy_api::v1::Job>,
 ) -> Result<(), StoreError> {
-    match reference::find(jobs, io, reference)? {
-        Err(error) => fx.replies.job(reply, Err(error)),
+    match reference::find(jobs, io, reference) {
+        Err(Halt::Refused(error)) => fx.replies.job(reply, Err(error)),
+        Err(Halt::Journal(error)) => return Err(error),
         Ok(id) => match jobs.active.get_mut(&id) {
             Some(active) => {
                 active.waiters.retain(|waiter| !waiter.reply.is_closed());

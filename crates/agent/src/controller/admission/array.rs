@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use divvy_api::v1::{self, Array, Error};
 use divvy_core::{JobId, JobState};
 
+use crate::controller::halt::journal_error;
 use crate::controller::io::Io;
 use crate::controller::query;
-use crate::controller::query::reference;
-use crate::controller::query::reference::{JobRef, journal_error};
+use crate::controller::reference;
+use crate::controller::reference::JobRef;
 use crate::controller::request::Milestone;
 use crate::controller::state::{Jobs, State};
 use crate::model::job::{Job, NewJob};

@@ -8,6 +8,7 @@ use divvy_core::{Bytes, Gpus, JobState, Project, ProjectName, Request, Schedulin
 use super::file_projects;
 use crate::controller::admission::user_rules;
 use crate::controller::effects::Effects;
+use crate::controller::halt::Halt;
 use crate::controller::io::Io;
 use crate::controller::mig::capacity;
 use crate::controller::query::estimate;
@@ -84,9 +85,9 @@ pub(in crate::controller) fn apply_project_act(
     io: &Io,
     name: &str,
     act: &ProjectAct,
-) -> Result<Result<v1::Project, Error>, StoreError> {
+) -> Result<v1::Project, Halt> {
     if let Some(error) = file_projects::defined_in_file(io, name) {
-        return Ok(Err(error));
+        return Err(error.into());
     }
     match act {
         ProjectAct::Add(change) => change_project(state, fx, io, name, true, change),
@@ -103,13 +104,10 @@ fn change_project(
     name: &str,
     new: bool,
     change: &ProjectChange,
-) -> Result<Result<v1::Project, Error>, StoreError> {
-    let project = match changed_project(&state.queues, name, new, change) {
-        Ok(project) => project,
-        Err(error) => return Ok(Err(error)),
-    };
+) -> Result<v1::Project, Halt> {
+    let project = changed_project(&state.queues, name, new, change)?;
     store_project(state, fx, io, project, new)?;
-    Ok(get_project(state, io, name))
+    Ok(get_project(state, io, name)?)
 }
 
 /// Stores a new or changed project.
@@ -213,18 +211,15 @@ fn remove_project(
     fx: &mut Effects,
     io: &Io,
     name: &str,
-) -> Result<Result<v1::Project, Error>, StoreError> {
-    let shown = match get_project(state, io, name) {
-        Ok(shown) => shown,
-        Err(error) => return Ok(Err(error)),
-    };
+) -> Result<v1::Project, Halt> {
+    let shown = get_project(state, io, name)?;
     let belong = shown.running + shown.waiting;
     if belong > 0 {
         let error = Error::new(ErrorCode::Conflict, jobs_of(belong, name));
-        return Ok(Err(error.hint("wait for them to end, or cancel them")));
+        return Err(error.hint("wait for them to end, or cancel them").into());
     }
     erase_project(state, fx, io, name)?;
-    Ok(Ok(shown))
+    Ok(shown)
 }
 
 /// Whether a user may submit to a project. The HTTP server has already resolved the caller's groups. `behalf` is the

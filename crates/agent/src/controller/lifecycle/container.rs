@@ -19,7 +19,7 @@ use crate::controller::claims::files;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::start;
-use crate::controller::query::reference;
+use crate::controller::reference;
 use crate::controller::state::Jobs;
 use crate::controller::state::mig::{MigManager, is_divided};
 use crate::host::clock::Instant;
@@ -146,8 +146,7 @@ pub fn docker_args(
     io: &Io,
     reference: &str,
 ) -> Result<v1::DockerArgs, Error> {
-    let id = reference::find(jobs, io, reference)
-        .map_err(|error| Error::new(ErrorCode::Internal, error_chain(&error)))??;
+    let id = reference::find(jobs, io, reference)?;
     let nothing = || {
         Error::new(
             ErrorCode::Conflict,

@@ -24,6 +24,7 @@ use crate::checkpoint::{
     CheckpointOp, CheckpointOutcome, CheckpointReport, CheckpointUpdate, Direction,
 };
 use crate::controller::effects::Effects;
+use crate::controller::halt::Halt;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{pause, schedule, start};
 use crate::controller::observe::usage;
@@ -98,14 +99,14 @@ pub(in crate::controller) fn offload(
     reference: &str,
     reply: Reply<v1::Job>,
 ) -> Result<(), StoreError> {
-    let id = match pause::pausable(jobs, io, reference)? {
+    let id = match pause::pausable(jobs, io, reference) {
         Ok(id) => id,
-        Err(error) => {
+        Err(Halt::Refused(error)) => {
             fx.counters.failed_suspends += u64::from(error.code == ErrorCode::Conflict);
-            let result = Err(error);
-            fx.replies.job(reply, result);
+            fx.replies.job(reply, Err(error));
             return Ok(());
         }
+        Err(Halt::Journal(error)) => return Err(error),
     };
     let never = offload_obstacle(jobs, id);
     let Some(active) = jobs.active.get_mut(&id) else {

@@ -8,8 +8,7 @@ use divvy_core::{JobId, JobState};
 use crate::controller::claims;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::start;
-use crate::controller::query::reference;
-use crate::controller::query::reference::journal_error;
+use crate::controller::reference;
 use crate::controller::run_as::run_as;
 use crate::controller::state::Jobs;
 use crate::host::run_as::Identity;
@@ -45,11 +44,9 @@ pub enum ExecEnvironment {
 /// # Errors
 /// [`ErrorCode::NotFound`] if there is no such job, [`ErrorCode::Conflict`] for one that does not run now.
 pub fn exec_target(jobs: &Jobs, io: &Io, reference: &str) -> Result<ExecTarget, Error> {
-    let job = reference::find(jobs, io, reference).map_err(journal_error)??;
+    let job = reference::find(jobs, io, reference)?;
     let conflict = |why: String, hint: String| Error::new(ErrorCode::Conflict, why).hint(hint);
-    if let Some(error) = claims::refuse_for_claim(jobs, job, "entered or signalled") {
-        return Err(error);
-    }
+    claims::refuse_for_claim(jobs, job, "entered or signalled")?;
     let Some(active) = jobs.active.get(&job) else {
         let hint = format!("`divvy describe {job}` shows how it ended");
         return Err(conflict(format!("job {job} has ended"), hint));

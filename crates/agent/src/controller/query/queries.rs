@@ -18,12 +18,12 @@ use crate::controller::query::folds::{self, ListItem};
 use crate::controller::query::job_page::{LivingPage, Matches};
 use crate::controller::query::job_summary::JobSummary;
 use crate::controller::query::metrics::Page;
-use crate::controller::query::reference::JobRef;
 use crate::controller::query::view::JobView;
 use crate::controller::query::why::WhyQuery;
 use crate::controller::query::{
-    LiveUsage, board, caller, estimate, exec_target, job_page, mig_preview, reference, summary, why,
+    LiveUsage, board, caller, estimate, exec_target, job_page, mig_preview, summary, why,
 };
+use crate::controller::reference::{self, JobRef};
 use crate::controller::request::{Act, ActOutcome, Milestone, Selection};
 use crate::controller::state::State;
 use crate::controller::{claims, mig, query};
