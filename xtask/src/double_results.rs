@@ -31,10 +31,10 @@ const NO_VALUES: &str = "crates/agent/";
 /// The names of `Result` and of its aliases in a crate.
 fn result_names<'a>(files: impl Iterator<Item = &'a syn::File>) -> BTreeSet<String> {
     #[derive(Default)]
-    struct Aliases(Vec<(String, Type)>);
-    impl Visit<'_> for Aliases {
-        fn visit_item_type(&mut self, alias: &ItemType) {
-            self.0.push((alias.ident.to_string(), (*alias.ty).clone()));
+    struct Aliases<'a>(Vec<(String, &'a Type)>);
+    impl<'a> Visit<'a> for Aliases<'a> {
+        fn visit_item_type(&mut self, alias: &'a ItemType) {
+            self.0.push((alias.ident.to_string(), &alias.ty));
         }
     }
     let mut aliases = Aliases::default();
