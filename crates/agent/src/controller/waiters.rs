@@ -3,14 +3,13 @@
 use crate::controller::effects::{Effects, JobReply};
 use crate::controller::halt::Halt;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{confirm, offload, start};
+use crate::controller::lifecycle::{confirm, offload};
 use crate::controller::mig::claim;
 use crate::controller::query::summary;
-use crate::controller::reference;
 use crate::controller::request::{ActOutcome, Milestone, Reply};
 use crate::controller::runtime::Waiter;
 use crate::controller::state::{Jobs, State};
-use crate::controller::{active_set, query};
+use crate::controller::{active_set, query, reference};
 use crate::journal::StoreError;
 
 pub(in crate::controller) fn wait(
@@ -79,7 +78,7 @@ pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, i
     let waits = |answer: &JobReply| {
         let id = answer.result.as_ref().ok();
         id.is_some_and(|id| {
-            start::runs_on_client(&state.jobs, *id) && !claim::has_all_instances(&state.jobs, *id)
+            state.jobs.runs_on_client(*id) && !claim::has_all_instances(&state.jobs, *id)
         })
     };
     let (later, now): (Vec<JobReply>, Vec<JobReply>) = answers.into_iter().partition(waits);

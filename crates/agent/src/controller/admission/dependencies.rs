@@ -7,15 +7,14 @@ use divvy_core::job::{Event, Outcome};
 use divvy_core::{JobId, JobState};
 
 use crate::controller::admission::array;
-use crate::controller::disk_full;
 use crate::controller::effects::Effects;
 use crate::controller::halt::journal_error;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::finalize;
+use crate::controller::lifecycle::end;
 use crate::controller::query::view::BlockReason;
-use crate::controller::reference;
 use crate::controller::reference::JobRef;
 use crate::controller::state::{DiskState, Jobs};
+use crate::controller::{disk_full, reference};
 use crate::host::clock::now;
 use crate::journal::StoreError;
 use crate::model::job::Job;
@@ -274,7 +273,7 @@ pub(in crate::controller) fn check_dependencies(
         false => format!(" (#{on})"),
     };
     active.job.reason = Some(format!("its dependency {dependency} did not succeed{by}"));
-    finalize::journal_end(jobs, fx, io, id)
+    end::journal_end(jobs, fx, io, id)
 }
 
 /// `#3`, `array #12`.

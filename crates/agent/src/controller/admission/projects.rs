@@ -1,6 +1,5 @@
 //! Projects: their settings, their members, and the quota that they use.
 
-use divvy_api::spelling;
 use divvy_api::v1::{self, Error, ErrorCode, ProjectChange};
 use divvy_core::project::{QuotaStatus, check_quota, quota_status};
 use divvy_core::{Bytes, Gpus, JobState, Project, ProjectName, Request, SchedulingClass};
@@ -62,20 +61,7 @@ fn get_project(state: &State, io: &Io, name: &str) -> Result<v1::Project, Error>
     let mut shown = list_projects(state, io).into_iter();
     shown
         .find(|project| project.name == name)
-        .ok_or_else(|| no_project(&state.queues, name))
-}
-
-pub(super) fn no_project(queues: &QueueState, name: &str) -> Error {
-    let names: Vec<&str> = queues
-        .projects
-        .iter()
-        .map(|one| one.name.as_str())
-        .collect();
-    let hint = match names[..] {
-        [] => "no project exists; create one: divvy admin project add".to_owned(),
-        _ => spelling::hint(name, "projects", &names),
-    };
-    Error::new(ErrorCode::NotFound, format!("there is no project {name}")).hint(hint)
+        .ok_or_else(|| user_rules::no_project(&state.queues, name))
 }
 
 /// Applies an administrator's act to a project.
@@ -176,7 +162,7 @@ fn changed_project(
             )
             .hint(format!("`divvy admin project set {name}` changes it")));
         }
-        (None, false) => return Err(no_project(queues, name)),
+        (None, false) => return Err(user_rules::no_project(queues, name)),
         (Some(before), false) => before.clone(),
         (None, true) => Project::new(parsed),
     };
@@ -259,7 +245,7 @@ fn project_of<'a>(
         return Ok(None);
     };
     let project = queues.projects.iter().find(|project| project.name == *name);
-    let project = project.ok_or_else(|| no_project(queues, name.as_str()))?;
+    let project = project.ok_or_else(|| user_rules::no_project(queues, name.as_str()))?;
     Ok(Some(project))
 }
 

@@ -2,29 +2,27 @@
 
 use std::sync::Arc;
 
-use divvy_api::spelling;
 use divvy_api::v1::{self, Error, ErrorCode, ReasonCode, Submit};
 use divvy_core::units::IdError;
-use divvy_core::{Amount, JobId, PendingJob, QueueName, QueueSpec, SchedulingClass, Snapshot};
+use divvy_core::{Amount, JobId, PendingJob, QueueName, SchedulingClass, Snapshot};
 
 use super::{
     array, container_access, dependencies, idempotency, on_behalf, text_budget, user_rules,
 };
 use crate::auth::{Caller, Role};
 use crate::container::options;
-use crate::controller::admission::projects;
 use crate::controller::admission::user_rules::MOST_LABELS;
+use crate::controller::admission::{projects, queues};
 use crate::controller::effects::Effects;
 use crate::controller::halt::{Halt, journal_error};
 use crate::controller::io::Io;
 use crate::controller::lifecycle::schedule;
 use crate::controller::mig::{capacity, view};
 use crate::controller::query::estimate;
-use crate::controller::query::estimate::StartEstimator;
-use crate::controller::reference;
+use crate::controller::state::estimate::StartEstimator;
 use crate::controller::state::mig::MigManager;
 use crate::controller::state::{GpuState, Jobs, State};
-use crate::controller::{disk_full, query};
+use crate::controller::{disk_full, query, reference};
 use crate::host::account::UserAccount;
 use crate::host::clock::now;
 use crate::host::error::error_chain;
@@ -382,27 +380,6 @@ fn check_caller(io: &Io, submit: &Submit, by: &Caller) -> Result<(), Error> {
     Ok(())
 }
 
-/// The queue of this name.
-///
-/// # Errors
-/// [`ErrorCode::Usage`] for a name that no queue can have, [`ErrorCode::NotFound`] for one that no queue has.
-pub(in crate::controller) fn served_queue<'a>(
-    io: &'a Io,
-    name: &str,
-) -> Result<&'a QueueSpec, Error> {
-    let name: QueueName =
-        (name.parse()).map_err(|error: IdError| usage(error.to_string()).hint(error.hint()))?;
-    let queues = &io.config.schedule.queues;
-    queues.iter().find(|spec| spec.name == name).ok_or_else(|| {
-        let there: Vec<&str> = queues.iter().map(|spec| spec.name.as_str()).collect();
-        Error::new(ErrorCode::NotFound, format!("there is no queue {name}")).hint(spelling::hint(
-            name.as_str(),
-            "queues",
-            &there,
-        ))
-    })
-}
-
 fn queue_and_amount(
     mig: &MigManager,
     gpus: &GpuState,
@@ -411,7 +388,7 @@ fn queue_and_amount(
     amount: Option<v1::Amount>,
 ) -> Result<(QueueName, Amount), Error> {
     let default = QueueName::default_queue();
-    let spec = served_queue(io, queue.unwrap_or(default.as_str()))?;
+    let spec = queues::served_queue(io, queue.unwrap_or(default.as_str()))?;
     let name = &spec.name;
     let requested = amount.map(Amount::try_from).transpose()?;
     match (spec.amount, requested) {

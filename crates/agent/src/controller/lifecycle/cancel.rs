@@ -8,12 +8,11 @@ use rustix::process::Signal;
 use super::container;
 use super::orphans::own_orphans;
 use crate::auth::Caller;
-use crate::controller::claims;
 use crate::controller::effects::Effects;
 use crate::controller::halt::Halt;
 use crate::controller::io::Io;
+use crate::controller::lifecycle::end;
 use crate::controller::lifecycle::hold::TASK;
-use crate::controller::lifecycle::{finalize, start};
 use crate::controller::observe::usage;
 use crate::controller::reference::has_ended;
 use crate::controller::request::Cancellation;
@@ -37,7 +36,7 @@ pub(in crate::controller) fn cancel_job(
     how: &Cancellation,
     by: &Caller,
 ) -> Result<JobId, Halt> {
-    claims::refuse_for_claim(jobs, id, "cancelled")?;
+    jobs.refuse_for_claim(id, "cancelled")?;
     let active = jobs.active.get_mut(&id);
     let Some(active) = active.filter(|active| active.job.state.outcome().is_none()) else {
         return Err(has_ended(id).into());
@@ -104,7 +103,7 @@ pub(in crate::controller) fn requeue_job(
     id: JobId,
     by: &Caller,
 ) -> Result<JobId, Halt> {
-    claims::refuse_for_claim(jobs, id, "requeued")?;
+    jobs.refuse_for_claim(id, "requeued")?;
     let conflict =
         |why: String, hint: String| Err(Error::new(ErrorCode::Conflict, why).hint(hint).into());
     let Some(active) = jobs.active.get(&id) else {
@@ -168,7 +167,7 @@ pub(in crate::controller) fn stop_job(
             active.job.run_state.cause = Some(cause);
             active.job.ended_at = Some(now());
             active.job.reason = Some(format!("{words} while it waited"));
-            return finalize::journal_end(jobs, fx, io, id);
+            return end::journal_end(jobs, fx, io, id);
         }
         JobState::Stopping { why: before, .. } => why > *before,
         JobState::Starting { .. } | JobState::Running { .. } | JobState::Bound { .. } => {
@@ -207,7 +206,7 @@ pub(in crate::controller) fn stop(
     let Some(active) = jobs.active.get(&id) else {
         return;
     };
-    let dir = start::job_dir(jobs, io, id);
+    let dir = jobs.dir(&io.config.home, id);
     if active.job.spec.container.is_some()
         && dir.path().is_dir()
         && let Err(error) = dir.request_stop()
@@ -244,7 +243,7 @@ pub(in crate::controller) fn stop(
 
 /// Kills what is left of a job after its grace period. The supervisor stays: it has to record how the job ended.
 pub(in crate::controller) fn kill(jobs: &Jobs, io: &Io, id: JobId) {
-    let dir = start::job_dir(jobs, io, id);
+    let dir = jobs.dir(&io.config.home, id);
     let Some(launch) = dir.launch().ok().flatten() else {
         return;
     };
@@ -283,7 +282,7 @@ pub(in crate::controller) fn job_processes(
 /// the engine, and handles signals.
 pub(in crate::controller) fn kill_unstarted(jobs: &Jobs, io: &Io, id: JobId) {
     kill(jobs, io, id);
-    let dir = start::job_dir(jobs, io, id);
+    let dir = jobs.dir(&io.config.home, id);
     let is_container = jobs
         .active
         .get(&id)

@@ -15,7 +15,7 @@ use divvy_core::order_key::{is_topmost, next_number};
 use divvy_core::{Amount, JobId, JobState, QueueName, QueueSpec, Top, can_ever_fit};
 
 use crate::auth::{Caller, Role};
-use crate::controller::admission::{projects, submit, text_budget};
+use crate::controller::admission::{projects, queues, text_budget};
 use crate::controller::effects::Effects;
 use crate::controller::halt::Halt;
 use crate::controller::io::Io;
@@ -154,7 +154,7 @@ fn validate_queue(
     let before = spec_of(io, &job.spec.queue);
     let to = match &change.queue {
         None => before.clone(),
-        Some(name) => submit::served_queue(io, name)?.clone(),
+        Some(name) => queues::served_queue(io, name)?.clone(),
     };
     if to.name != before.name {
         let words = format!("queue: {} -> {}", before.name, to.name);

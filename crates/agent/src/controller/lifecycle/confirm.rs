@@ -17,14 +17,13 @@ use std::time::Duration;
 use divvy_api::v1::{Confirm, Confirmation, Error, ErrorCode, ReasonCode, Submit};
 use divvy_core::{JobId, JobState};
 
-use super::schedule;
 use crate::auth::Caller;
 use crate::container::options;
 use crate::controller::admission::{container_access, text_budget};
 use crate::controller::effects::Effects;
 use crate::controller::halt::Halt;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{finalize, job_sync};
+use crate::controller::lifecycle::{end, requeue};
 use crate::controller::query::view::BlockReason;
 use crate::controller::reference;
 use crate::controller::reference::has_ended;
@@ -96,7 +95,7 @@ pub(in crate::controller) fn ready(
     fx.failpoints.push("confirm.granted");
     let text = format!(
         "{} reserved; the front end has {} s to confirm the job",
-        schedule::labels(&active.job),
+        active.job.grant_labels(),
         active.job.confirm_timeout().as_secs()
     );
     fx.record_event(io, Some(id), "granted", &text)
@@ -141,7 +140,7 @@ pub(in crate::controller) fn confirm(
     io.store.save_amended(&job, &submit.env)?;
     io.store.save(&job)?;
     text_budget::set_texts(jobs, id, texts);
-    fx.record_event(io, Some(id), "confirmed", &schedule::labels(&job))?;
+    fx.record_event(io, Some(id), "confirmed", &job.grant_labels())?;
     reach("confirm.intent");
     fx.failpoints.push("confirm.kept");
     if ready {
@@ -202,7 +201,7 @@ pub(in crate::controller) fn expire_confirmation(
         return Ok(());
     };
     let within = active.job.confirm_timeout().as_secs();
-    job_sync::requeue_unstarted(
+    requeue::requeue_unstarted(
         jobs,
         mig,
         fx,
@@ -225,7 +224,7 @@ pub(in crate::controller) fn start_in_place(
     id: JobId,
     why: &str,
 ) -> Result<(), StoreError> {
-    finalize::free_slice(jobs, fx, id);
+    end::free_slice(jobs, fx, id);
     fx.jobs.starts.push(id);
     fx.record_event(io, Some(id), "starting", &format!("starting again: {why}"))
 }

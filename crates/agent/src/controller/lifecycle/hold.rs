@@ -7,7 +7,6 @@ use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::{JobId, JobState};
 
 use crate::auth::{Caller, Role};
-use crate::controller::claims;
 use crate::controller::effects::Effects;
 use crate::controller::halt::Halt;
 use crate::controller::io::Io;
@@ -170,7 +169,7 @@ pub(in crate::controller) fn not_elsewhere<'a>(
     let Some(active) = active.filter(|active| active.job.state.outcome().is_none()) else {
         return Err(has_ended(id));
     };
-    claims::refuse_for_claim(jobs, id, what)?;
+    jobs.refuse_for_claim(id, what)?;
     let job = &active.job;
     if job.spec.policy.labels.contains_key(TASK) {
         return Err(conflict(

@@ -9,11 +9,10 @@ use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::{JobId, JobState};
 use rustix::process::Signal;
 
-use crate::controller::claims;
 use crate::controller::effects::Effects;
 use crate::controller::halt::Halt;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{cancel, offload, start};
+use crate::controller::lifecycle::{cancel, offload};
 use crate::controller::observe::usage;
 use crate::controller::reference;
 use crate::controller::reference::has_ended;
@@ -60,7 +59,7 @@ pub(in crate::controller) fn pausable(
 
 fn check_pausable(jobs: &Jobs, id: JobId) -> Result<(), Error> {
     let conflict = |why: String, hint: String| Err(Error::new(ErrorCode::Conflict, why).hint(hint));
-    claims::refuse_for_claim(jobs, id, "suspended or resumed")?;
+    jobs.refuse_for_claim(id, "suspended or resumed")?;
     let job = jobs.active.get(&id).map(|active| &active.job);
     let Some(job) = job.filter(|job| job.state.outcome().is_none()) else {
         return Err(has_ended(id));
@@ -153,7 +152,7 @@ pub(in crate::controller) fn signal_all(
     id: JobId,
     signal: Signal,
 ) -> BTreeSet<u32> {
-    let dir = start::job_dir(jobs, io, id);
+    let dir = jobs.dir(&io.config.home, id);
     let Some(launch) = dir.launch().ok().flatten() else {
         return BTreeSet::new();
     };

@@ -17,18 +17,18 @@ use divvy_core::resize::memory::MemoryResidency;
 use divvy_core::resize::{ResizeError, Resized, grant_at_target, resize as plan_resize};
 use divvy_core::{Amount, Bytes, Compute, Grant, JobId, JobState, can_ever_fit, show_labels};
 
+use crate::controller::actuators::Actuators;
 use crate::controller::admission::projects;
 use crate::controller::effects::Effects;
 use crate::controller::halt::{Halt, answer};
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{change, schedule};
+use crate::controller::lifecycle::{change, planner_input};
 use crate::controller::mig::capacity;
-use crate::controller::reference;
 use crate::controller::request::Reply;
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::mig::is_divided;
 use crate::controller::state::{Jobs, State};
-use crate::controller::{active_set, claims, sharing};
+use crate::controller::{active_set, reference, sharing};
 use crate::host::failpoint::reach;
 use crate::journal::StoreError;
 use crate::model::job::Job;
@@ -95,7 +95,7 @@ fn resize_job(
             .hint(format!("`divvy describe {id}` shows its state"))
             .into())
     };
-    claims::refuse_for_claim(&state.jobs, id, "resized")?;
+    state.jobs.refuse_for_claim(id, "resized")?;
     let active = state.jobs.active.get(&id);
     if active.is_some_and(|active| active.job.run_state.aside.memory != MemoryResidency::Kept) {
         return conflict("is suspended without its GPUs; resume it before resizing it");
@@ -216,7 +216,7 @@ fn resize_held(
     id: JobId,
     amount: Amount,
 ) -> Result<(), Halt> {
-    let snapshot = schedule::snapshot(state, io);
+    let snapshot = planner_input::snapshot(state, io);
     let resized = plan_resize(&snapshot, id, amount).map_err(|error| refusal(&error))?;
     let grants: Vec<Grant> = resized.iter().map(|one| one.grant.clone()).collect();
     if let Some(overdraft) = quota_exceeded_by_resize(&snapshot, id, &grants) {
@@ -257,7 +257,7 @@ fn resize_held(
 
 /// The refusal of a size that another daemon of the machine was faster to take.
 fn refused_by_others(state: &State, io: &Io, id: JobId, amount: Amount) -> Error {
-    match plan_resize(&schedule::snapshot(state, io), id, amount) {
+    match plan_resize(&planner_input::snapshot(state, io), id, amount) {
         Err(error) => refusal(&error),
         Ok(_) => Error::new(
             ErrorCode::WouldWait,
@@ -268,7 +268,7 @@ fn refused_by_others(state: &State, io: &Io, id: JobId, amount: Amount) -> Error
 }
 
 /// Writes the journal's limits into a job's slice, and registers them with the compute scheduler.
-pub(in crate::controller) fn apply_limits(jobs: &Jobs, io: &Io, id: JobId) {
+pub(in crate::controller) fn apply_limits(jobs: &Jobs, io: &Io, actuators: &Actuators, id: JobId) {
     let Some(active) = jobs.active.get(&id) else {
         return;
     };
@@ -279,10 +279,10 @@ pub(in crate::controller) fn apply_limits(jobs: &Jobs, io: &Io, id: JobId) {
     slice.resize(&limits, compute);
     let folder = io.config.home.slice(&id.to_string());
     match job.holds() {
-        true => io
+        true => actuators
             .compute_scheduler
             .add_slice(id, &folder, &limits, compute),
-        false => io.compute_scheduler.remove_slice(id),
+        false => actuators.compute_scheduler.remove_slice(id),
     }
 }
 
@@ -294,13 +294,14 @@ pub(in crate::controller) fn apply_resizes(
     state: &mut State,
     fx: &mut Effects,
     io: &Io,
+    actuators: &Actuators,
 ) -> Result<(), StoreError> {
     let resizes = std::mem::take(&mut fx.jobs.resizes);
     if resizes.is_empty() {
         return Ok(());
     }
     for id in resizes {
-        apply_limits(&state.jobs, io, id);
+        apply_limits(&state.jobs, io, actuators, id);
     }
     reach("resize.told");
     io.store.begin()?;
@@ -328,7 +329,7 @@ pub(in crate::controller) fn reclaim_released(
 }
 
 fn reclaim_from(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) -> Result<(), StoreError> {
-    let snapshot = schedule::snapshot(state, io);
+    let snapshot = planner_input::snapshot(state, io);
     let Some(active) = state.jobs.active.get_mut(&id) else {
         return Ok(());
     };

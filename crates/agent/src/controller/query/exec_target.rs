@@ -5,9 +5,7 @@ use std::path::PathBuf;
 use divvy_api::v1::{Error, ErrorCode, Runner};
 use divvy_core::{JobId, JobState};
 
-use crate::controller::claims;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::start;
 use crate::controller::reference;
 use crate::controller::run_as::run_as;
 use crate::controller::state::Jobs;
@@ -46,7 +44,7 @@ pub enum ExecEnvironment {
 pub fn exec_target(jobs: &Jobs, io: &Io, reference: &str) -> Result<ExecTarget, Error> {
     let job = reference::find(jobs, io, reference)?;
     let conflict = |why: String, hint: String| Error::new(ErrorCode::Conflict, why).hint(hint);
-    claims::refuse_for_claim(jobs, job, "entered or signalled")?;
+    jobs.refuse_for_claim(job, "entered or signalled")?;
     let Some(active) = jobs.active.get(&job) else {
         let hint = format!("`divvy describe {job}` shows how it ended");
         return Err(conflict(format!("job {job} has ended"), hint));
@@ -57,7 +55,7 @@ pub fn exec_target(jobs: &Jobs, io: &Io, reference: &str) -> Result<ExecTarget, 
             format!("divvy resume {job}"),
         ),
         JobState::Running { .. } => {
-            let dir = start::job_dir(jobs, io, job);
+            let dir = jobs.dir(&io.config.home, job);
             return Ok(ExecTarget {
                 job,
                 environment: exec_environment(job, &dir, run_as(&active.job))?,
