@@ -13,6 +13,7 @@ mod decisions;
 mod demo;
 mod deny;
 mod dist;
+mod double_results;
 mod gpu;
 mod guards;
 mod helm;

@@ -27,9 +27,9 @@ use divvy_ledger::{
     Control, Demand, DemandReader, Forgery, Grant, OpenError, Slice, Waker, boot_time_ns,
     wait_for_demand,
 };
+use launch_watch::LaunchWatches;
 
 use crate::host::clock::Instant;
-use launch_watch::LaunchWatches;
 
 /// How often the scheduler renews the grant of a slice whose gate is not open: well within the second after which the
 /// slice goes on ungated.
@@ -92,7 +92,7 @@ pub enum SchedulerCommand {
 }
 
 /// A scheduler of compute time: its thread, or what a test has in its place.
-pub trait Scheduler: Send {
+pub trait Scheduler: Send + Sync {
     fn send(&self, command: SchedulerCommand);
 
     /// As [`ComputeScheduler::last_demand`].

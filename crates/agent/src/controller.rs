@@ -6,9 +6,10 @@
 //! ```
 //! It decides everything about jobs, GPUs and queues of this node.
 //!
-//! [`State`] is plain data, [`Io`] holds the handles to the machine, and [`Effects`] collects what a round has decided.
-//! A handler is a function of the parts that it needs: its signature shows what it may change. [`apply`] alone carries
-//! effects out, after the journal has them.
+//! [`State`] is plain data, [`Io`] has the journal and the sensors, and [`Effects`] collects what a round has decided. A
+//! handler is a function of the parts that it needs: its signature shows what it may change. The handles that change
+//! the machine are [`Actuators`], which [`apply`] and [`startup`] alone get. Kills of orphans and of stopped jobs need no
+//! handle, and neither do the files of a job.
 //!
 //! One round takes every message in the mailbox, so that a burst costs one sync of the journal. The journal records an
 //! intent before the daemon acts: a job is `starting` on disk before its slice exists, and `stopping` before its
@@ -22,12 +23,14 @@
 //! Used by: `http`, `daemon`, `standalone`.
 
 mod active_set;
+mod actuators;
 pub mod admission;
 mod apply;
 mod claims;
 mod disk_full;
 mod dispatch;
 mod effects;
+mod halt;
 mod io;
 pub mod known_gpus;
 pub mod lifecycle;
@@ -35,6 +38,7 @@ pub mod mailbox;
 mod mig;
 mod observe;
 pub mod query;
+pub mod reference;
 pub mod reload;
 pub mod request;
 mod run_as;
@@ -51,10 +55,12 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use actuators::Actuators;
 use admission::user_rules::MOST_LABELS;
 use divvy_core::reconcile::Watchlist;
 use divvy_core::{JobId, JobState};
-use lifecycle::job_sync;
+use io::Sensors;
+use lifecycle::{container_gc, job_sync};
 use runtime::ActiveJob;
 use startup::ResumeSummary;
 use state::history::HistoryClock;
@@ -100,10 +106,11 @@ const ROUND: Duration = Duration::from_millis(50);
 /// How long reads may delay the next round.
 const READS: Duration = Duration::from_millis(20);
 
-/// The node's state, the handles to the machine, and the effects of the current round.
+/// The node's state, the handles, and the effects of the current round.
 pub struct Controller {
     state: State,
     io: Io,
+    actuators: Actuators,
     fx: Effects,
 }
 
@@ -199,7 +206,10 @@ impl Controller {
             timers: Timers {
                 usage_clock: UsageClock::new(),
                 last_idle_check: Instant::now(),
-                history: HistoryClock::default(),
+                history: HistoryClock {
+                    is_kept: history.is_some(),
+                    ..HistoryClock::default()
+                },
             },
             children: Vec::new(),
             estimates: OnceCell::new(),
@@ -208,11 +218,19 @@ impl Controller {
             Some(membership) => membership.join(&sharing::held(&state.jobs, &state.gpus)),
             None => Registry::absent(),
         };
+        let compute_scheduler = Arc::new(compute_scheduler);
         let io = Io {
             secrets: Secrets::below(config.home.state()),
-            disk: Disk::of(config.home.state()),
+            sensors: Sensors::new(
+                Arc::clone(&observer),
+                Arc::clone(&compute_scheduler),
+                Disk::of(config.home.state()),
+            ),
             config,
             store,
+            registry,
+        };
+        let actuators = Actuators {
             watch,
             events,
             observer,
@@ -221,7 +239,6 @@ impl Controller {
             prober,
             history,
             workers,
-            registry,
         };
         admission::user_rules::learn_users(&mut state, &io);
         admission::text_budget::count_texts(&mut state.jobs, &io)?;
@@ -229,7 +246,12 @@ impl Controller {
             replan: true,
             ..Effects::default()
         };
-        Ok(Self { state, io, fx })
+        Ok(Self {
+            state,
+            io,
+            actuators,
+            fx,
+        })
     }
 
     /// Runs rounds until a message stops the controller.
@@ -256,7 +278,7 @@ impl Controller {
             if ticks || is_due || messages.has_calls() {
                 self.run_once(messages.round(BATCH, ROUND), ticks)?;
             }
-            let Self { state, io, fx } = &self;
+            let Self { state, io, fx, .. } = &self;
             messages.read(READS, |read| read(state, io, fx));
             if self.fx.stop {
                 return Ok(());
@@ -273,7 +295,12 @@ impl Controller {
         messages: impl Iterator<Item = Message>,
         ticks: bool,
     ) -> Result<(), StoreError> {
-        let Self { state, io, fx } = self;
+        let Self {
+            state,
+            io,
+            actuators,
+            fx,
+        } = self;
         state.estimates.take();
         let has_changed = disk_full::check_disk(&mut state.disk, fx, io, ticks)?;
         io.store.begin()?;
@@ -293,7 +320,7 @@ impl Controller {
         if ticks {
             tick::sweep(state, fx, io)?;
         }
-        apply::commit_and_apply(state, fx, io)?;
+        apply::commit_and_apply(state, fx, io, actuators)?;
         // A reply of this round may have copied a state that changed after it.
         state.estimates.take();
         Ok(())
@@ -304,7 +331,7 @@ impl Controller {
     /// # Errors
     /// When the journal fails.
     pub fn resume(&mut self) -> Result<ResumeSummary, StoreError> {
-        startup::resume(&mut self.state, &mut self.fx, &self.io)
+        startup::resume(&mut self.state, &mut self.fx, &self.io, &self.actuators)
     }
 
     /// A job that a build with another record format started, and that still runs.
@@ -334,7 +361,7 @@ impl Controller {
     /// # Errors
     /// When the journal fails.
     pub fn container_gc(&self) -> Result<ContainerGc, StoreError> {
-        lifecycle::container::container_gc(&self.state.jobs, &self.io)
+        container_gc::container_gc(&self.state.jobs, &self.io)
     }
 
     /// Read access for queries.

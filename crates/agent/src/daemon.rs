@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::os::unix::net::UnixListener as StdListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ use crate::gpu::mig::Workers;
 use crate::gpu::probe::Prober;
 use crate::gpu::{Device, ObservedGpu};
 use crate::history::History;
-use crate::host::cgroup;
+use crate::host::cgroup::JobCgroups;
 use crate::host::error::{error_chain, internal};
 use crate::host::limiter_copies;
 use crate::host::live::Live;
@@ -229,7 +229,7 @@ fn serve(
     if let Some(journal) = name.as_deref().and_then(|name| name.get(..JOURNAL_DIGITS)) {
         instance = format!("{instance}-{journal}");
     }
-    let cgroup_parent = cgroup_parent(&instance, options.device_nodes)?;
+    let groups = job_cgroups(&instance, options.device_nodes)?;
     if let Err(error) = log_trim::can_punch_holes(home.state()) {
         let what = "cannot limit job logs to limits.log-size: the file system does not support holes in files";
         tracing::warn!(%error, "{what}");
@@ -251,7 +251,7 @@ fn serve(
         confinement: Confinement {
             on_bypass: settings.on_bypass,
             refuse_user_namespaces: settings.refuse_user_namespaces,
-            cgroup_parent,
+            cgroup_parent: groups.prefix,
         },
         containers: settings.containers,
         claims_only: settings.claims_only,
@@ -447,12 +447,11 @@ fn yield_to_controller() {
     }
 }
 
-/// Connects to the fork server's unit, if this daemon's unit names one. Returns the parent control group of jobs, or why
-/// there is none.
-fn cgroup_parent(instance: &str, nodes: DeviceNodes) -> Result<Result<PathBuf, String>, Error> {
+/// Connects to the fork server's unit, if this daemon's unit names one. Returns the control groups of its jobs.
+fn job_cgroups(instance: &str, nodes: DeviceNodes) -> Result<JobCgroups, Error> {
     let Some(socket) = systemd::fork_server() else {
         return match nodes {
-            DeviceNodes::Open => Ok(cgroup::job_cgroup_prefix(instance)),
+            DeviceNodes::Open => Ok(JobCgroups::of_instance(instance)),
             DeviceNodes::Jobs => {
                 let why = "device-nodes = \"jobs\" requires the units divvy-forkserver.socket and divvy-forkserver.service";
                 Err(Error::new(ErrorCode::Usage, why)
@@ -597,7 +596,7 @@ async fn serve_until_stopped(
         why = other_driver => {
             boards.end();
             mailbox.post(Message::Stop);
-            return match journal_failed(cycle_end.await)? {
+            return match journal_failed(cycle_end.await.unwrap_or(Ok(())))? {
                 ServeEnd::Stopped => Ok(ServeEnd::OtherDriver(why)),
                 end => Ok(end),
             };
@@ -605,7 +604,7 @@ async fn serve_until_stopped(
         () = notify.watch(mailbox.clone()) => return Ok(ServeEnd::Stopped),
         () = reloads => return Ok(ServeEnd::Stopped),
         served = &mut serving => return stopped(served),
-        ended = &mut cycle_end => return journal_failed(ended),
+        ended = &mut cycle_end => return journal_failed(ended.unwrap_or(Ok(()))),
         left = beside.ended() => ("end of the front end", Some(left)),
         _ = terminate.recv() => ("SIGTERM", None),
         _ = interrupt.recv() => ("SIGINT", None),
@@ -617,7 +616,7 @@ async fn serve_until_stopped(
         None => tokio::select! {
             left = beside.stopped() => left,
             served = &mut serving => return stopped(served),
-            ended = &mut cycle_end => return journal_failed(ended),
+            ended = &mut cycle_end => return journal_failed(ended.unwrap_or(Ok(()))),
             _ = terminate.recv() => Ok(()),
             _ = interrupt.recv() => Ok(()),
         },
@@ -625,7 +624,7 @@ async fn serve_until_stopped(
     // Followers see the end of their streams while the controller finishes its round.
     boards.end();
     mailbox.post(Message::Stop);
-    if let full @ ServeEnd::JournalFull(_) = journal_failed(cycle_end.await)? {
+    if let full @ ServeEnd::JournalFull(_) = journal_failed(cycle_end.await.unwrap_or(Ok(())))? {
         return Ok(full);
     }
     left?;
@@ -636,13 +635,11 @@ async fn serve_until_stopped(
     Ok(ServeEnd::Stopped)
 }
 
-fn journal_failed(
-    ended: Result<Result<(), StoreError>, oneshot::error::RecvError>,
-) -> Result<ServeEnd, Error> {
+fn journal_failed(ended: Result<(), StoreError>) -> Result<ServeEnd, Error> {
     match ended {
-        Ok(Ok(())) | Err(_) => Ok(ServeEnd::Stopped),
-        Ok(Err(error)) if error.is_full() => Ok(ServeEnd::JournalFull(error)),
-        Ok(Err(error)) => Err(from_store(&error).hint(
+        Ok(()) => Ok(ServeEnd::Stopped),
+        Err(error) if error.is_full() => Ok(ServeEnd::JournalFull(error)),
+        Err(error) => Err(from_store(&error).hint(
             "running jobs continue, and no confirmed change is lost; start the daemon again",
         )),
     }

@@ -6,6 +6,7 @@
 //! A handler turns a request into one message to the controller and its answer into a body; it decides nothing. When a
 //! client goes away its handler is dropped, and the controller's answer goes nowhere.
 
+mod api;
 mod arrays;
 mod auth;
 mod board;
@@ -32,120 +33,51 @@ mod usage;
 mod web;
 pub mod withdraw;
 
-use crate::controller::request::{Act, Cancellation, Milestone, ProjectAct, Reply};
 use std::os::unix::net::UnixListener as StdListener;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Extension;
-use axum::Router;
-use axum::extract::{DefaultBodyLimit, FromRequestParts, Request};
+use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::HeaderValue;
-use axum::http::request::Parts;
-use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch, post, put};
+use axum::{Extension, Router, middleware};
 use divvy_api::front_end::Withdrawn;
-use divvy_api::home::Home;
-use divvy_api::v1::{self, Error, ErrorCode, List};
+use divvy_api::v1::{self, Error, ErrorCode};
 use divvy_api::version;
 use divvy_core::GpuUuid;
-use divvy_web::connections::TcpConn;
-use divvy_web::gate::Gate;
 use serde::Deserialize;
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{Semaphore, broadcast};
+use tokio::sync::Semaphore;
 
-use crate::auth::{Caller, Role, Rules, Verb};
-use crate::controller::mailbox::{Mailbox, Message};
-use crate::controller::query::reference::JobRef;
-use crate::controller::reload::Reloader;
-use crate::gpu::Observer;
-use crate::history::History;
+use crate::auth::{Caller, Role, Verb};
+use crate::controller::mailbox::Message;
+use crate::controller::reference::JobRef;
+use crate::controller::request::{Act, Cancellation, Milestone, ProjectAct, Reply};
 use crate::host::account::UserAccount;
 use crate::host::error::error_chain;
-use crate::host::live::Live;
 use crate::host::node_pods::NodePods;
-use crate::host::process::Process;
 use crate::journal;
 use crate::model::cause::Cause;
-use crate::model::event::JobEvent;
 use crate::model::policy::check_priority;
 use crate::model::recommend::{self, RunFilter};
-use crate::model::usage::GpuTimeTotals;
 use crate::model::validate::limits;
+pub use api::Api;
+use api::{Answer, HEAVY, Peer, internal, list};
 use arrays::{CallContext, resolve};
-pub use board::Boards;
 use body::{ApiError, Body, Path, Query};
 pub use budget::Budget;
-pub use job_list::KeptMatches;
 use redact::Visibility;
 use server::Server;
 use socket::Socket;
-use token::Token;
 use upload::{LARGE, Uploads};
-use withdraw::Withdraw;
 
 /// Longest long poll. Clients ask again.
 const POLL_LIMIT: Duration = Duration::from_secs(300);
 
-/// So many answers that take seconds are worked out at once: the machine is its jobs'.
-static HEAVY: Semaphore = Semaphore::const_new(2);
-
 /// One answer of advice at a time, since each reads all ended jobs that its caller sees. Advice has turns of its own,
 /// so that many calls for it do not hold up `why`.
 static ADVICE: Semaphore = Semaphore::const_new(1);
-
-/// What handlers share. A handler has the mailbox and the budget of its caller.
-#[derive(Clone)]
-pub struct Api {
-    pub mailbox: Mailbox,
-    pub budget: Budget,
-    pub events: broadcast::Sender<Arc<JobEvent>>,
-    pub home: Arc<Home>,
-    pub observer: Arc<Observer>,
-    pub history: Arc<History>,
-    pub rules: Live<Rules>,
-    /// The daemon's own user.
-    pub me: UserAccount,
-    /// The bearer token that allows calls over TCP.
-    pub token: Option<Token>,
-    /// The rules for requests over TCP.
-    pub gate: Arc<Gate>,
-    /// Why the TCP address is not served.
-    pub listen_error: Live<Option<String>>,
-    pub reloader: Arc<Reloader>,
-    /// GPU time of users and projects, as the metrics last showed it.
-    pub gpu_time: Arc<Mutex<GpuTimeTotals>>,
-    pub boards: Arc<Boards>,
-    pub matches: Arc<KeptMatches>,
-    /// Where a front end takes its tasks out of the other system's queues.
-    pub front_end: Option<Withdraw>,
-}
-
-impl Api {
-    /// The same for the calls of a user.
-    fn of(&self, user: u32) -> Self {
-        Self {
-            mailbox: self.mailbox.of(user),
-            budget: self.budget.for_user(user),
-            ..self.clone()
-        }
-    }
-}
-
-impl FromRequestParts<Api> for Api {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
-        let Some(caller) = parts.extensions.get::<Caller>() else {
-            return Err(internal(&std::io::Error::other(
-                "the request was not authenticated",
-            )));
-        };
-        Ok(api.of(caller.account.uid))
-    }
-}
 
 /// Serves until the future is dropped.
 pub async fn serve(
@@ -239,38 +171,6 @@ async fn name_version(mut response: Response) -> Response {
     response
 }
 
-/// The user at the other end of a connection, from the kernel's peer credentials.
-#[derive(Clone)]
-enum Peer {
-    Local {
-        uid: u32,
-        gid: u32,
-        /// `None` for a process in a PID namespace that this one does not see.
-        pid: Option<u32>,
-    },
-    /// It came over TCP, and has to say it with a token.
-    Token(TcpConn),
-    Unknown,
-}
-
-impl Peer {
-    /// The process that has opened the connection; `None` where the daemon does not see it.
-    ///
-    /// # Errors
-    /// [`ErrorCode::NotFound`] once it has ended.
-    fn process(&self) -> Result<Option<Process>, Error> {
-        let Self::Local { pid: Some(pid), .. } = self else {
-            return Ok(None);
-        };
-        let ended = || {
-            let why =
-                format!("the client, process {pid}, has ended, and the job would end with it");
-            Error::new(ErrorCode::NotFound, why).hint("submit the job without `with_client`")
-        };
-        Process::with_pid(*pid).ok_or_else(ended).map(Some)
-    }
-}
-
 async fn missing(request: Request) -> ApiError {
     Error::new(
         ErrorCode::NotFound,
@@ -286,12 +186,6 @@ async fn wrong_method(request: Request) -> ApiError {
         request.method()
     );
     Error::new(ErrorCode::Usage, why).into()
-}
-
-type Answer<T> = Result<Body<List<T>>, ApiError>;
-
-fn list<T>(kind: &str, items: Vec<T>) -> Answer<T> {
-    Ok(Body(List::new(kind, items)))
 }
 
 async fn node(api: Api, Extension(caller): Extension<Caller>) -> Answer<v1::Node> {
@@ -893,10 +787,6 @@ async fn wait(
         Err(_) => job_with_start_estimate(&api, reference).await?,
     };
     Ok(list("JobList", vec![job])?.into_response())
-}
-
-fn internal(error: &dyn std::error::Error) -> ApiError {
-    Error::new(ErrorCode::Internal, error_chain(error)).into()
 }
 
 #[cfg(test)]

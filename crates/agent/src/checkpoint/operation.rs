@@ -90,12 +90,10 @@ impl OpRunner {
             Direction::Offload => self.offload().map(|()| CheckpointOutcome::Saved),
             Direction::Restore => self.restore_all().map(|()| CheckpointOutcome::Restored),
         }));
-        let ended = match carried_out {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(trouble)) => trouble.outcome(way),
-            // Its words are in the log already.
-            Err(_) => failed("an internal error interrupted it; see the daemon's log").outcome(way),
-        };
+        let interrupted = "an internal error interrupted it; see the daemon's log";
+        // The words of a panic are in the log already.
+        let ended = carried_out.unwrap_or_else(|_| Err(failed(interrupted)));
+        let ended = ended.unwrap_or_else(|trouble| trouble.outcome(way));
         if self.check_withdrawn().is_err() {
             // A signal to end may have arrived before the stop, and the process has to receive it.
             self.signal_all(Signal::CONT, &[]);

@@ -40,7 +40,14 @@ struct Program {
     id: String,
 }
 
-/// Has the engine start a program as `user`, or as the container's own user; the inner failure is the program's.
+/// The start of a program in a container.
+pub enum ContainerStart {
+    Started(ContainerExec),
+    /// The engine could not start the program.
+    Failed(ExecEnd),
+}
+
+/// Has the engine start a program as `user`, or as the container's own user.
 ///
 /// # Errors
 /// When the engine does not answer.
@@ -49,7 +56,7 @@ pub async fn start(
     container: &str,
     user: Option<&str>,
     exec: &Exec,
-) -> Result<Result<ContainerExec, ExecEnd>, Error> {
+) -> Result<ContainerStart, Error> {
     let docker = engine::connect(socket)
         .await
         .map_err(|error| away(&error))?;
@@ -68,14 +75,14 @@ pub async fn start(
     };
     let failed = |error: EngineError| {
         let message = engine::describe_error(&error);
-        ExecEnd {
+        ContainerStart::Failed(ExecEnd {
             exit_code: code(&message),
             message: Some(message),
-        }
+        })
     };
     let id = match docker.create_exec(container, options).await {
         Ok(made) => made.id,
-        Err(error) => return Ok(Err(failed(error))),
+        Err(error) => return Ok(failed(error)),
     };
     let how = StartExecOptions {
         tty,
@@ -87,13 +94,13 @@ pub async fn start(
             let why = "the container engine started the program, but did not connect its input and output";
             return Err(Error::new(ErrorCode::Internal, why));
         }
-        Err(error) => return Ok(Err(failed(error))),
+        Err(error) => return Ok(failed(error)),
     };
     let program = Program { docker, id };
     if let Some(terminal) = &exec.terminal {
         program.resize(terminal.rows, terminal.columns).await;
     }
-    Ok(Ok(ContainerExec {
+    Ok(ContainerStart::Started(ContainerExec {
         program,
         words,
         keys,

@@ -124,22 +124,26 @@ pub fn collect(socket: PathBuf, instance: String, sweep: ContainerGc) -> io::Res
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
-        let swept =
-            runtime.map(|runtime| runtime.block_on(carry_out_at_last(&sweep, &socket, &instance)));
-        match swept {
-            Ok(Ok(removed)) if removed.is_empty() => {}
-            Ok(Ok(removed)) => {
+        let runtime = match runtime {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                tracing::warn!(%error, "cannot list containers of ended jobs");
+                return;
+            }
+        };
+        match runtime.block_on(carry_out_at_last(&sweep, &socket, &instance)) {
+            Ok(removed) if removed.is_empty() => {}
+            Ok(removed) => {
                 let names = removed.join(", ");
                 tracing::info!(names, "removed containers of ended jobs");
             }
             // Without an engine there is nothing to take away either.
-            Ok(Err(error)) => {
+            Err(error) => {
                 tracing::debug!(
                     error = engine::describe_error(&error),
                     "cannot list containers of ended jobs"
                 )
             }
-            Err(error) => tracing::warn!(%error, "cannot list containers of ended jobs"),
         }
     };
     std::thread::Builder::new()

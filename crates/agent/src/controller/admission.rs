@@ -7,6 +7,7 @@ pub(in crate::controller) mod file_projects;
 pub(in crate::controller) mod idempotency;
 pub(in crate::controller) mod on_behalf;
 pub(in crate::controller) mod projects;
+pub(in crate::controller) mod queues;
 pub(in crate::controller) mod submit;
 pub(in crate::controller) mod text_budget;
 pub(in crate::controller) mod user_rules;

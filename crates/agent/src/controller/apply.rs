@@ -18,14 +18,17 @@ use std::time::Duration;
 
 use divvy_core::JobId;
 
+use crate::controller::actuators::Actuators;
 use crate::controller::admission::{dependencies, submit};
-use crate::controller::effects::Effects;
+use crate::controller::effects::{Effects, MachineEffects};
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{
-    cancel, finalize, notifications, offload, pause, resize, schedule, start,
+    cancel, job_sync, notifications, offload, pause, planner_input, release, resize, schedule,
+    start,
 };
 use crate::controller::mig::commands;
 use crate::controller::observe::reconcile;
+use crate::controller::state::estimate::FullSnapshot;
 use crate::controller::state::{Jobs, State, TICK};
 use crate::controller::{active_set, claims, sharing, waiters};
 use crate::gpu::IDLE_INTERVAL;
@@ -42,6 +45,7 @@ pub(super) fn commit_and_apply(
     state: &mut State,
     fx: &mut Effects,
     io: &Io,
+    actuators: &Actuators,
 ) -> Result<(), StoreError> {
     dependencies::release_dependents(&mut state.jobs, fx, io)?;
     if std::mem::take(&mut fx.replan) {
@@ -52,12 +56,24 @@ pub(super) fn commit_and_apply(
     let began = Instant::now();
     io.store.commit()?;
     fx.counters.add_commit(io.store.changes(), began.elapsed());
+    for id in std::mem::take(&mut fx.jobs.roots) {
+        job_sync::register_process_roots(&state.jobs, io, actuators, id);
+    }
+    watch_launches(fx, io, actuators);
+    act_on_machine(&mut fx.machine, actuators);
     // Before other daemons learn of the room, and before a job that was requeued gets a slice of the same name.
-    finalize::release(&mut state.jobs, fx, io);
+    release::release(&mut state.jobs, fx, io, actuators);
     sharing::settle(state, io);
     submit::remove_expired_secrets(&state.jobs, fx, io);
-    commands::dispatch_mig_commands(fx, io);
-    resize::apply_resizes(state, fx, io)?;
+    commands::dispatch_mig_commands(fx, actuators);
+    for id in std::mem::take(&mut fx.jobs.reopened) {
+        actuators.compute_scheduler.remove_slice(id);
+        resize::apply_limits(&state.jobs, io, actuators, id);
+    }
+    resize::apply_resizes(state, fx, io, actuators)?;
+    let State { jobs, children, .. } = state;
+    start::replace_supervisors(jobs, children, fx, io, actuators)?;
+    job_sync::watch_supervisors(jobs, fx, io, actuators);
     start::write_replicas(&state.jobs, fx, io)?;
     check(state, io);
     reconcile::kill_processes(&state.jobs, fx, io);
@@ -66,33 +82,34 @@ pub(super) fn commit_and_apply(
         pause::stop_all_processes(&state.jobs, io, id);
         fx.counters.suspends.add(began.elapsed());
     }
-    offload::run_memory_ops(&mut state.jobs, fx, io);
+    offload::run_memory_ops(&mut state.jobs, fx, io, actuators);
     for journaled in std::mem::take(&mut fx.replies.commits) {
         // The thread waits here, unless it has timed out.
         let _ = journaled.try_send(());
     }
     for event in fx.events.drain(..) {
         // A stream without clients is no error.
-        let _ = io.events.send(Arc::new(event));
+        let _ = actuators.events.send(Arc::new(event));
     }
     let (claims, starts): (Vec<JobId>, Vec<_>) = std::mem::take(&mut fx.jobs.starts)
         .into_iter()
-        .partition(|id| claims::is_claim(&state.jobs, *id));
+        .partition(|id| state.jobs.is_claim(*id));
     let (clients, supervised): (Vec<JobId>, _) = starts
         .into_iter()
-        .partition(|id| start::runs_on_client(&state.jobs, *id));
+        .partition(|id| state.jobs.runs_on_client(*id));
+    claims::repair_claims(state, fx, io, actuators);
     for id in claims {
-        claims::bind_claim(state, fx, io, id);
+        claims::bind_claim(state, fx, io, actuators, id);
     }
     for id in clients {
-        start::prepare(state, fx, io, id);
+        start::prepare(state, fx, io, actuators, id);
     }
     waiters::send_replies(state, fx, io);
     reach("round.answered");
     for id in supervised {
-        start::prepare(state, fx, io, id);
+        start::prepare(state, fx, io, actuators, id);
         reach("start.prepared");
-        start::spawn(&mut state.jobs, &mut state.children, fx, io, id);
+        start::spawn(&mut state.jobs, &mut state.children, fx, io, actuators, id);
     }
     for id in std::mem::take(&mut fx.jobs.stops) {
         cancel::stop(&state.jobs, &state.children, fx, io, id);
@@ -101,18 +118,55 @@ pub(super) fn commit_and_apply(
     for read in std::mem::take(&mut fx.replies.queries) {
         read(state, io, fx);
     }
-    io.observer.set_busy(!state.jobs.active.is_empty());
+    actuators.observer.set_busy(!state.jobs.active.is_empty());
     Ok(())
+}
+
+fn act_on_machine(fx: &mut MachineEffects, actuators: &Actuators) {
+    let MachineEffects {
+        sample_soon,
+        probes,
+        utilization,
+        samples,
+        forgotten,
+    } = std::mem::take(fx);
+    if sample_soon {
+        actuators.observer.sample_soon();
+    }
+    for gpu in probes {
+        actuators.prober.start(gpu);
+    }
+    if let Some(utilization) = utilization {
+        actuators.compute_scheduler.report_utilization(&utilization);
+    }
+    if let Some(history) = &actuators.history {
+        samples
+            .into_iter()
+            .for_each(|sample| history.record(sample));
+        if !forgotten.is_empty() {
+            history.forget(forgotten.iter().map(ToString::to_string).collect());
+        }
+    }
+}
+
+fn watch_launches(fx: &mut Effects, io: &Io, actuators: &Actuators) {
+    for (id, is_watched) in std::mem::take(&mut fx.jobs.launch_watches) {
+        let folder = io.config.home.slice(&id.to_string());
+        match is_watched {
+            true => actuators.compute_scheduler.watch(id, &folder),
+            false => actuators.compute_scheduler.unwatch(id, &folder),
+        }
+    }
 }
 
 /// Checks in debug builds the conditions that hold after every round.
 fn check(state: &State, io: &Io) {
     if cfg!(debug_assertions) {
-        let snapshot = schedule::snapshot(state, io);
+        let snapshot = planner_input::snapshot(state, io);
         let broken = divvy_core::invariants::check(&snapshot);
         assert!(broken.is_ok(), "an invariant does not hold: {broken:?}");
         // Its other parts have the present time in them.
-        let estimated = schedule::FullSnapshot::of(state, io).planned().queues;
+        let estimated = FullSnapshot::of(state, io).planned().queues;
         let planned = snapshot.queues;
         assert_eq!(estimated, planned, "estimates and plans have the same jobs");
         active_set::check_active_set(&state.jobs, io);

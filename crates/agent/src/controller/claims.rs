@@ -23,24 +23,25 @@ use divvy_api::v1::{self, Error, ErrorCode, Runner};
 use divvy_core::job::{Event, ProgramExit, StopReason};
 use divvy_core::{GpuUuid, JobId, JobState, QueueName, Request};
 
-use super::lifecycle::schedule;
 use super::lifecycle::start::{overheads, slice_layout};
 use crate::auth::{Caller, JobRelation, Verb};
 use crate::container::cdi;
+use crate::controller::actuators::Actuators;
 use crate::controller::admission::text_budget;
 use crate::controller::effects::Effects;
+use crate::controller::halt::Halt;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{cancel, confirm, finalize, orphans, resize};
+use crate::controller::lifecycle::{cancel, confirm, end, orphans, resize, start_failure};
 use crate::controller::observe::{reconcile, usage};
 use crate::controller::state::mig::{MigManager, is_divided};
 use crate::controller::state::{GpuState, Jobs, State};
-use crate::controller::{active_set, mig, observe};
+use crate::controller::{active_set, mig};
 use crate::gpu::slice::HeldSlice;
 use crate::gpu::watched_jobs::MOST_RELEASED;
 use crate::host::clock::now;
 use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
-use crate::job_dir::{ExitRecord, RunOutcome};
+use crate::job_dir::RunOutcome;
 use crate::journal::StoreError;
 use crate::model::cause::Cause;
 use crate::model::claim::end::End;
@@ -48,58 +49,6 @@ use crate::model::claim::{self, Claim, ClaimRequest};
 use crate::model::job::{Credentials, Job, JobSpec, NewJob};
 use crate::model::policy::JobPolicy;
 use crate::model::validate::budget;
-
-impl Job {
-    /// The claim that the job stands for, if it is one.
-    pub fn claim(&self) -> Option<&Claim> {
-        self.spec.policy.claim.as_deref()
-    }
-
-    /// The owner of the programs in a job's MIG instances. One user brings all claims with a namespace, so that is
-    /// their tenant. The `/` at its end occurs in no user name.
-    pub(super) fn tenant(&self) -> String {
-        match self.claim().filter(|claim| !claim.is_slice()) {
-            Some(claim) => format!("{}/", claim.namespace),
-            // A front end may name its users freely, and so a name could equal a namespace.
-            None => self.spec.user.trim_end_matches('/').to_owned(),
-        }
-    }
-}
-
-pub(super) fn is_claim(jobs: &Jobs, id: JobId) -> bool {
-    let active = jobs.active.get(&id);
-    active.is_some_and(|active| active.job.claim().is_some())
-}
-
-/// The active job that stands for this claim.
-pub(super) fn find_claim(jobs: &Jobs, uid: &str) -> Option<JobId> {
-    let mut jobs = jobs.active.values().map(|active| &active.job);
-    let job = jobs.find(|job| job.claim().is_some_and(|claim| claim.uid == uid))?;
-    Some(job.id)
-}
-
-/// The refusal of an operation on jobs that is not for claims.
-pub(super) fn refuse_for_claim(jobs: &Jobs, id: JobId, what: &str) -> Option<Error> {
-    let active = jobs.active.get(&id)?;
-    let claim = active.job.claim()?;
-    if claim.is_slice() {
-        let name = &claim.uid;
-        let why = format!(
-            "job {id} is the slice {name} of a program that Divvy did not start, and cannot be {what}"
-        );
-        let hint = format!(
-            "enter it with `divvy slice enter {name}`, or end it with `divvy slice rm {name}`"
-        );
-        return Some(Error::new(ErrorCode::Conflict, why).hint(hint));
-    }
-    let why = format!(
-        "job {id} is the claim {} of another scheduler, and cannot be {what} here",
-        claim.label()
-    );
-    Some(Error::new(ErrorCode::Conflict, why).hint(
-        "delete its pods with `kubectl delete pod`; `kubectl describe resourceclaim` lists them",
-    ))
-}
 
 /// A warning that the memory limit is below a CUDA context, so no CUDA program can start. The claim is valid all the
 /// same.
@@ -132,26 +81,20 @@ pub(super) fn hold_claim(
     uid: &str,
     body: v1::Claim,
     Holder { owner: by, maker }: Holder<'_>,
-) -> Result<Result<JobId, Error>, StoreError> {
+) -> Result<JobId, Halt> {
     let devices = &state.gpus.devices;
     let uuid_of = |index| {
         let mut gpus = devices.iter().map(|device| &device.gpu);
         let gpu = gpus.find(|gpu| gpu.index == index)?;
         Some(gpu.uuid.clone())
     };
-    let asked = match claim::parse(uid, body, &state.mig.boot, uuid_of) {
-        Ok(asked) => asked,
-        Err(error) => return Ok(Err(error)),
-    };
-    if let Some(id) = find_claim(&state.jobs, uid) {
+    let asked = claim::parse(uid, body, &state.mig.boot, uuid_of)?;
+    if let Some(id) = state.jobs.find_claim(uid) {
         return hold_existing(state, fx, io, id, &asked, by);
     }
     let prepared = ends::begin(&state.jobs, asked)
         .and_then(|asked| place::place_beside_others(state, io, asked));
-    let (asked, placed) = match prepared {
-        Ok(prepared) => prepared,
-        Err(error) => return Ok(Err(error)),
-    };
+    let (asked, placed) = prepared?;
     let ClaimRequest {
         mut claim,
         amount,
@@ -194,7 +137,7 @@ pub(super) fn hold_claim(
     job.place(placed.grants);
     io.store.save_allocations(&job)?;
     io.store.save(&job)?;
-    let mut text = format!("{}: {}", new.spec.name, schedule::labels(&job));
+    let mut text = format!("{}: {}", new.spec.name, job.grant_labels());
     if let Some(warning) = below_context(&state.gpus, &job) {
         tracing::warn!(job = %id, "{warning}");
         text = format!("{text}; {warning}");
@@ -207,7 +150,7 @@ pub(super) fn hold_claim(
         confirm::ready(&mut state.jobs, fx, io, id)?;
     }
     fx.replan = true;
-    Ok(Ok(id))
+    Ok(id)
 }
 
 /// Handles a claim that is already held: creates its missing files again.
@@ -218,13 +161,13 @@ fn hold_existing(
     id: JobId,
     asked: &ClaimRequest,
     by: &Caller,
-) -> Result<Result<JobId, Error>, StoreError> {
+) -> Result<JobId, Halt> {
     let Some(active) = state.jobs.active.get_mut(&id) else {
-        return Ok(Ok(id));
+        return Ok(id);
     };
     let job = &mut active.job;
     let Some(claim) = job.claim() else {
-        return Ok(Ok(id));
+        return Ok(id);
     };
     let uid = &claim.uid;
     if matches!(job.state, JobState::Stopping { .. }) {
@@ -236,7 +179,7 @@ fn hold_existing(
             false => ("claim", "try again in a moment"),
         };
         let why = format!("an earlier {what} {uid} is still being released");
-        return Ok(Err(Error::new(ErrorCode::WouldWait, why).hint(hint)));
+        return Err(Error::new(ErrorCode::WouldWait, why).hint(hint).into());
     }
     let is_slice = claim.is_slice();
     let is_others = is_slice && job.spec.credentials.uid != by.account.uid;
@@ -249,7 +192,7 @@ fn hold_existing(
             }
             false => format!("release it first: DELETE /v1/claims/{uid}"),
         };
-        return Ok(Err(Error::new(ErrorCode::Conflict, why).hint(&hint)));
+        return Err(Error::new(ErrorCode::Conflict, why).hint(&hint).into());
     }
     if claim.pods != asked.claim.pods {
         let changed = Claim {
@@ -267,15 +210,10 @@ fn hold_existing(
         .active
         .get(&id)
         .is_some_and(|one| matches!(one.job.state, JobState::Bound { .. }));
-    if is_bound && let Err(error) = files::create_claim_files(state, io, id) {
-        let why = format!(
-            "cannot create the claim's files again: {}",
-            error_chain(&error)
-        );
-        tracing::error!(job = %id, "{why}");
-        return Ok(Err(Error::new(ErrorCode::LaunchFailed, why)));
+    if is_bound {
+        fx.jobs.claim_files.push(id);
     }
-    Ok(Ok(id))
+    Ok(id)
 }
 
 /// The refusal for the owner of a slice that an engine holds. The engine counts the slice until its task ends, so a
@@ -302,9 +240,9 @@ pub(super) fn release_claim(
     io: &Io,
     uid: &str,
     by: &Caller,
-) -> Result<Result<Option<JobId>, Error>, StoreError> {
-    let Some(id) = find_claim(jobs, uid) else {
-        return Ok(Ok(None));
+) -> Result<Option<JobId>, Halt> {
+    let Some(id) = jobs.find_claim(uid) else {
+        return Ok(None);
     };
     let job = jobs.active.get(&id).map(|active| &active.job);
     let slice = job.filter(|job| job.claim().is_some_and(Claim::is_slice));
@@ -320,16 +258,14 @@ pub(super) fn release_claim(
         }
         None => by.authorize(Verb::Administer, JobRelation::None),
     };
-    if let Err(error) = allowed {
-        return Ok(Err(error));
-    }
+    allowed?;
     let cause = match slice.is_some() {
         true => Cause::requested_by("released", by),
         false => "released".into(),
     };
     end(jobs, fx, io, id, StopReason::Release, cause)?;
     fx.failpoints.push("claim.released");
-    Ok(Ok(Some(id)))
+    Ok(Some(id))
 }
 
 /// Lets no more programs into a claim, and releases it once its processes are gone. The entry goes before the journal
@@ -346,9 +282,33 @@ fn end(
     cancel::stop_job(jobs, fx, io, id, how, cause)
 }
 
+/// Creates the missing files of lent claims. A failure is the reply to the call that asked for the claim again.
+pub(super) fn repair_claims(state: &mut State, fx: &mut Effects, io: &Io, actuators: &Actuators) {
+    for id in std::mem::take(&mut fx.jobs.claim_files) {
+        let Err(error) = files::create_claim_files(state, io, actuators, id) else {
+            continue;
+        };
+        let why = format!(
+            "cannot create the claim's files again: {}",
+            error_chain(&error)
+        );
+        tracing::error!(job = %id, "{why}");
+        let replies = fx.replies.claims.iter_mut();
+        for (_, result) in replies.filter(|(_, result)| result.as_ref().is_ok_and(|of| *of == id)) {
+            *result = Err(Error::new(ErrorCode::LaunchFailed, why.clone()));
+        }
+    }
+}
+
 /// Creates the slice, files and CDI device of a claim that has its grants; the next round journals the result.
-pub(super) fn bind_claim(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) {
-    match files::create_claim_files(state, io, id) {
+pub(super) fn bind_claim(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    actuators: &Actuators,
+    id: JobId,
+) {
+    match files::create_claim_files(state, io, actuators, id) {
         Ok(()) => {
             if let Some(placed) = (state.jobs.active.get_mut(&id)).and_then(|one| one.placed_mut())
             {
@@ -356,23 +316,8 @@ pub(super) fn bind_claim(state: &mut State, fx: &mut Effects, io: &Io, id: JobId
             }
             fx.jobs.recheck.push(id);
         }
-        Err(error) => give_up_claim(&mut state.jobs, fx, id, &error_chain(&error)),
+        Err(error) => start_failure::give_up_claim(&mut state.jobs, fx, id, &error_chain(&error)),
     }
-}
-
-/// Fails a claim, because its devices could not be prepared.
-pub(super) fn give_up_claim(jobs: &mut Jobs, fx: &mut Effects, id: JobId, why: &str) {
-    tracing::error!(job = %id, why, "cannot allocate the claim");
-    if let Some(placed) = (jobs.active.get_mut(&id)).and_then(|one| one.placed_mut()) {
-        placed.start.pending_instances.clear();
-        placed.start.failure = Some(ExitRecord {
-            outcome: RunOutcome::Withdrawn {
-                withdrawn: why.to_owned(),
-            },
-            at: now(),
-        });
-    }
-    fx.jobs.recheck.push(id);
 }
 
 /// Advances a claim by one step, if its files exist, its start failed or its processes are gone.
@@ -400,10 +345,10 @@ pub(super) fn check_claim(
         }
         (JobState::Starting { .. }, None) if has_files => mark_bound(&mut state.jobs, fx, io, id),
         (JobState::Stopping { .. }, _) => {
-            match !is_observed_since_close(&mut state.jobs, &state.gpus, io, id)
-                || observe::is_unobserved(&state.jobs, &state.gpus, id)
+            match !is_observed_since_close(&mut state.jobs, &state.gpus, fx, id)
+                || state.jobs.is_unobserved(&state.gpus, id)
                 || orphans::has_orphans(&mut state.jobs, &state.gpus, fx, io, id)?
-                || was_listed(&state.jobs, io, id)
+                || was_listed(&state.jobs, fx, id)
             {
                 true => {
                     fx.replies.milestones.push(id);
@@ -428,7 +373,7 @@ pub(super) fn check_claim(
 
 /// Closes a claim's slice, and tells whether the driver was asked for processes since. The programs of a claim have PID
 /// namespaces of their own, so the ledger alone does not show them.
-fn is_observed_since_close(jobs: &mut Jobs, gpus: &GpuState, io: &Io, id: JobId) -> bool {
+fn is_observed_since_close(jobs: &mut Jobs, gpus: &GpuState, fx: &mut Effects, id: JobId) -> bool {
     let active = jobs.active.get_mut(&id);
     let Some(placed) = active.and_then(|active| active.placed_mut()) else {
         return true;
@@ -439,31 +384,25 @@ fn is_observed_since_close(jobs: &mut Jobs, gpus: &GpuState, io: &Io, id: JobId)
         .closed_at
         .is_none_or(|closed| closed < gpus.observed_at);
     if !is_observed {
-        io.observer.sample_soon();
+        fx.machine.sample_soon = true;
     }
     is_observed
 }
 
 /// Whether the driver listed a process of a claim at the last observation. Its memory may not have come back yet, also
 /// where it has been killed since.
-fn was_listed(jobs: &Jobs, io: &Io, id: JobId) -> bool {
+fn was_listed(jobs: &Jobs, fx: &mut Effects, id: JobId) -> bool {
     let active = jobs.active.get(&id);
     let was_listed = active.is_some_and(|active| !active.members().is_empty());
     if was_listed {
-        io.observer.sample_soon();
+        fx.machine.sample_soon = true;
     }
     was_listed
 }
 
-/// The name of a claim's CDI device.
-pub(super) fn device_of(jobs: &Jobs, io: &Io, id: JobId) -> Option<String> {
-    let claim = jobs.active.get(&id)?.job.claim()?;
-    Some(files::cdi_name_of(io, claim))
-}
-
 /// Marks a claim as lent: everything that it needs exists, and the other scheduler may use it.
 fn mark_bound(jobs: &mut Jobs, fx: &mut Effects, io: &Io, id: JobId) -> Result<(), StoreError> {
-    let device = device_of(jobs, io, id).map(|name| cdi::device(&name));
+    let device = files::device_of(jobs, io, id).map(|name| cdi::device(&name));
     let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
@@ -475,7 +414,7 @@ fn mark_bound(jobs: &mut Jobs, fx: &mut Effects, io: &Io, id: JobId) -> Result<(
     fx.replies.milestones.push(id);
     fx.failpoints.push("claim.lent");
     let device = device.unwrap_or_default();
-    let text = format!("CDI device {device}: {}", schedule::labels(&job));
+    let text = format!("CDI device {device}: {}", job.grant_labels());
     fx.record_event(io, Some(id), "running", &text)
 }
 
@@ -489,8 +428,8 @@ fn end_claim(
     event: Event,
     why: &str,
 ) -> Result<(), StoreError> {
-    let last = finalize::last_snapshot(jobs, id);
-    finalize::save_allocation_stats(jobs, fx, io, id, last.as_ref())?;
+    let last = end::last_snapshot(jobs, id);
+    end::save_allocation_stats(jobs, fx, io, id, last.as_ref())?;
     let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
@@ -501,22 +440,10 @@ fn end_claim(
         placed.start.pending_instances.clear();
     }
     usage::journal_metered(jobs, io, id)?;
-    finalize::free_slice(jobs, fx, id);
-    mig::claim::release_instances(mig, io, id)?;
+    end::free_slice(jobs, fx, id);
+    mig::release::release_instances(mig, io, id)?;
     reconcile::close_bypasses(jobs, io, id)?;
-    finalize::journal_end(jobs, fx, io, id)
-}
-
-/// Removes the CDI device and the entry of a claim that has ended, before its slice.
-pub(super) fn remove_files(jobs: &Jobs, io: &Io, id: JobId) {
-    let Some(name) = device_of(jobs, io, id) else {
-        return;
-    };
-    if let Err(error) = cdi::remove(&files::cdi_folder(io), &name) {
-        tracing::warn!(job = %id, %error, "cannot remove the claim's CDI file; it stays until the next start");
-    }
-    entries::remove(jobs, io, id);
-    reach("claim.freed");
+    end::journal_end(jobs, fx, io, id)
 }
 
 /// Decides what becomes of a claim that the journal has when the daemon starts.
@@ -524,6 +451,7 @@ pub(super) fn resume_claim(
     state: &mut State,
     fx: &mut Effects,
     io: &Io,
+    actuators: &Actuators,
     id: JobId,
 ) -> Result<(), StoreError> {
     let Some(active) = state.jobs.active.get_mut(&id) else {
@@ -568,11 +496,11 @@ pub(super) fn resume_claim(
                     }
                 }
             }
-            files::register_claim(&state.jobs, io, id);
+            files::register_claim(&state.jobs, io, actuators, id);
             if let Err(error) = entries::write(state, io, id) {
                 tracing::warn!(job = %id, %error, "cannot write the slice's entry again");
             }
-            resize::apply_limits(&state.jobs, io, id);
+            resize::apply_limits(&state.jobs, io, actuators, id);
             // The first observation of the driver shows which processes remain.
             fx.jobs.recheck.push(id);
             Ok(())
@@ -583,7 +511,11 @@ pub(super) fn resume_claim(
 
 /// Tells the observer which claims earlier daemons of this boot released: a process in a pod of such a claim may still
 /// take memory.
-pub(super) fn remember_released(state: &State, io: &Io) -> Result<(), StoreError> {
+pub(super) fn remember_released(
+    state: &State,
+    io: &Io,
+    actuators: &Actuators,
+) -> Result<(), StoreError> {
     for job in io.store.ended_claims(MOST_RELEASED)? {
         let Some(claim) = job.claim().filter(|claim| claim.boot == state.mig.boot) else {
             continue;
@@ -595,7 +527,9 @@ pub(super) fn remember_released(state: &State, io: &Io) -> Result<(), StoreError
             }) => Some((folder.clone(), *id)),
             _ => None,
         };
-        io.observer.add_released(job.id, cgroup, claim.pods.clone());
+        actuators
+            .observer
+            .add_released(job.id, cgroup, claim.pods.clone());
     }
     Ok(())
 }

@@ -33,7 +33,7 @@ const COPIES: u64 = 3;
 pub fn reserve(disk: &mut DiskState, fx: &mut Effects, io: &Io) -> Result<(), StoreError> {
     disk.has_reserve = true;
     let lacks = io
-        .disk
+        .sensors
         .free_space()
         .ok()
         .and_then(|room| room.shortage(Bytes::ZERO));
@@ -58,7 +58,7 @@ pub(super) fn check_disk(
     ticks: bool,
 ) -> Result<bool, StoreError> {
     // If statvfs(3) fails, a failed commit still shows that the disk is full.
-    let Ok(room) = io.disk.free_space() else {
+    let Ok(room) = io.sensors.free_space() else {
         return Ok(false);
     };
     match &disk.full {
@@ -131,7 +131,7 @@ pub(super) fn disk_full_error(disk: &DiskState, io: &Io) -> Option<Error> {
 /// The same for a submission, which may need more space than is left.
 pub(super) fn disk_full_error_for(disk: &DiskState, io: &Io, submit: &Submit) -> Option<Error> {
     disk_full_error(disk, io).or_else(|| {
-        let room = io.disk.free_space().ok()?;
+        let room = io.sensors.free_space().ok()?;
         let wanted = COPIES.saturating_mul(limits::written(submit));
         Some(refusal(io, &room.shortage(Bytes::new(wanted))?))
     })

@@ -6,13 +6,14 @@ use divvy_core::JobId;
 use crate::controller::admission::submit::SubmitOutcome;
 use crate::controller::admission::{file_projects, projects, submit};
 use crate::controller::effects::{Effects, JobReply};
+use crate::controller::halt::{Halt, answer};
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{
     cancel, change, confirm, forget, hold, job_sync, offload, pause, resize, selection,
 };
 use crate::controller::mailbox::Message;
 use crate::controller::mig::{mode, report};
-use crate::controller::query::reference;
+use crate::controller::reference;
 use crate::controller::service::{self, faults};
 use crate::controller::state::State;
 use crate::controller::{claims, disk_full, observe, sharing, waiters};
@@ -59,16 +60,16 @@ fn dispatch(
                 named: named.as_deref(),
                 client,
             };
-            let result = submit::submit(state, fx, io, *submit, whose)?;
-            match result {
-                SubmitOutcome::Job { id, warning } => fx.replies.jobs.push(JobReply {
+            match submit::submit(state, fx, io, *submit, whose) {
+                Ok(SubmitOutcome::Job { id, warning }) => fx.replies.jobs.push(JobReply {
                     reply,
                     result: Ok(id),
                     warning,
                 }),
-                SubmitOutcome::Refused(error) => fx.replies.job(reply, Err(error)),
+                Err(Halt::Refused(error)) => fx.replies.job(reply, Err(error)),
+                Err(Halt::Journal(error)) => return Err(error),
                 // A dry run changes nothing, so its reply need not wait for the commit.
-                SubmitOutcome::DryRun(mut job, estimator) => {
+                Ok(SubmitOutcome::DryRun(mut job, estimator)) => {
                     // The estimate takes longer than a round should. If no thread can be started, the client gets no
                     // reply.
                     let thread = std::thread::Builder::new().name("foresee".into());
@@ -87,10 +88,12 @@ fn dispatch(
         } => {
             let result = on_job(state, fx, io, &reference, |state, fx, id| {
                 pause::pause_job(&mut state.jobs, fx, io, id, suspend)
-            })?;
+            });
             let refused = |error: &Error| suspend && error.code == ErrorCode::Conflict;
-            fx.counters.failed_suspends += u64::from(result.as_ref().is_err_and(refused));
-            fx.replies.job(reply, result);
+            answer(result, |result| {
+                fx.counters.failed_suspends += u64::from(result.as_ref().is_err_and(refused));
+                fx.replies.job(reply, result);
+            })?;
         }
         Message::Offload { reference, reply } => {
             offload::offload(&mut state.jobs, fx, io, &reference, reply)?
@@ -102,8 +105,8 @@ fn dispatch(
         } => {
             let result = on_job(state, fx, io, &reference, |state, fx, id| {
                 cancel::requeue_job(&mut state.jobs, fx, io, id, &by)
-            })?;
-            fx.replies.job(reply, result);
+            });
+            answer(result, |result| fx.replies.job(reply, result))?;
         }
         Message::Act {
             selection,
@@ -111,15 +114,15 @@ fn dispatch(
             by,
             reply,
         } => {
-            let result = selection::act(state, fx, io, &selection, &act, &by)?;
-            fx.replies.acts.push((reply, result));
+            let result = selection::act(state, fx, io, &selection, &act, &by);
+            answer(result, |result| fx.replies.acts.push((reply, result)))?;
         }
         Message::DefineProjects => file_projects::define(state, fx, io)?,
         // The controller applies it itself, since it changes the configuration.
         Message::Reload { .. } => {}
         Message::Project { name, act, reply } => {
-            let result = projects::apply_project_act(state, fx, io, &name, &act)?;
-            fx.replies.projects.push((reply, result));
+            let result = projects::apply_project_act(state, fx, io, &name, &act);
+            answer(result, |result| fx.replies.projects.push((reply, result)))?;
         }
         Message::Cancel {
             reference,
@@ -129,8 +132,8 @@ fn dispatch(
         } => {
             let result = on_job(state, fx, io, &reference, |state, fx, id| {
                 cancel::cancel_job(&mut state.jobs, fx, io, id, &how, &by)
-            })?;
-            fx.replies.job(reply, result);
+            });
+            answer(result, |result| fx.replies.job(reply, result))?;
         }
         Message::Confirm {
             reference,
@@ -138,8 +141,8 @@ fn dispatch(
             by,
             reply,
         } => {
-            let result = confirm::confirm(&mut state.jobs, fx, io, &reference, &confirm, &by)?;
-            fx.replies.job(reply, result);
+            let result = confirm::confirm(&mut state.jobs, fx, io, &reference, &confirm, &by);
+            answer(result, |result| fx.replies.job(reply, result))?;
         }
         Message::HoldClaim {
             uid,
@@ -149,12 +152,14 @@ fn dispatch(
             reply,
         } => {
             let whose = claims::Holder { owner: &by, maker };
-            let result = claims::hold_claim(state, fx, io, &uid, *claim, whose)?;
-            fx.replies.claims.push((reply, result));
+            let result = claims::hold_claim(state, fx, io, &uid, *claim, whose);
+            answer(result, |result| fx.replies.claims.push((reply, result)))?;
         }
         Message::ReleaseClaim { uid, by, reply } => {
-            let result = claims::release_claim(&mut state.jobs, fx, io, &uid, &by)?;
-            fx.replies.claim_releases.push((reply, result));
+            let result = claims::release_claim(&mut state.jobs, fx, io, &uid, &by);
+            answer(result, |result| {
+                fx.replies.claim_releases.push((reply, result))
+            })?;
         }
         Message::Resize {
             reference,
@@ -169,8 +174,8 @@ fn dispatch(
         } => {
             let result = on_job(state, fx, io, &reference, |state, fx, id| {
                 change::change_job(state, fx, io, id, &change, &by)
-            })?;
-            fx.replies.job(reply, result);
+            });
+            answer(result, |result| fx.replies.job(reply, result))?;
         }
         Message::Hold {
             reference,
@@ -181,8 +186,8 @@ fn dispatch(
             let result = on_job(state, fx, io, &reference, |state, fx, id| match hold {
                 true => hold::hold_job(&mut state.jobs, fx, io, id, &by),
                 false => hold::unhold_job(&mut state.jobs, fx, io, id, &by),
-            })?;
-            fx.replies.job(reply, result);
+            });
+            answer(result, |result| fx.replies.job(reply, result))?;
         }
         Message::Wait {
             reference,
@@ -203,12 +208,12 @@ fn dispatch(
             mode::change_mode(state, fx, io, &gpu, &change, reply)?
         }
         Message::Drain { drain, by, reply } => {
-            let drained = service::drain(&mut state.gpus, fx, io, &drain, &by)?;
-            fx.replies.gpus.push((reply, drained));
+            let drained = service::drain(&mut state.gpus, fx, io, &drain, &by);
+            answer(drained, |drained| fx.replies.gpus.push((reply, drained)))?;
         }
         Message::Undrain { gpus, by, reply } => {
-            let returned = service::undrain(&mut state.gpus, fx, io, &gpus, &by)?;
-            fx.replies.gpus.push((reply, returned));
+            let returned = service::undrain(&mut state.gpus, fx, io, &gpus, &by);
+            answer(returned, |returned| fx.replies.gpus.push((reply, returned)))?;
         }
         Message::GpuProbed(outcome) => faults::probed(&mut state.gpus, fx, io, outcome)?,
         Message::MigGc { gc, reply } => {
@@ -233,19 +238,14 @@ fn dispatch(
     Ok(())
 }
 
-/// An act on a job: the job, or why it was refused.
-type ActResult = Result<Result<JobId, Error>, StoreError>;
-
 /// Resolves a reference to one job, and does something to that job.
 fn on_job(
     state: &mut State,
     fx: &mut Effects,
     io: &Io,
     reference: &str,
-    act: impl FnOnce(&mut State, &mut Effects, JobId) -> ActResult,
-) -> ActResult {
-    match reference::find(&state.jobs, io, reference)? {
-        Ok(id) => act(state, fx, id),
-        Err(error) => Ok(Err(error)),
-    }
+    act: impl FnOnce(&mut State, &mut Effects, JobId) -> Result<JobId, Halt>,
+) -> Result<JobId, Halt> {
+    let id = reference::find(&state.jobs, io, reference)?;
+    act(state, fx, id)
 }

@@ -12,6 +12,7 @@ use crate::controller::request::{ActOutcome, Reply};
 use crate::controller::state::State;
 use crate::gpu::mig::MigCommand;
 use crate::gpu::slice::HeldSlice;
+use crate::history::Sample;
 use crate::host::clock::{Instant, now};
 use crate::host::process::Process;
 use crate::job_dir::JobDir;
@@ -37,6 +38,8 @@ pub struct Effects {
     pub events: Vec<JobEvent>,
     /// Points at which a test may end the daemon once the round is journaled.
     pub failpoints: Vec<&'static str>,
+    /// What the round has the actuators do besides.
+    pub machine: MachineEffects,
     /// When the garbage collection of containers has to run.
     pub container_gc_at: Option<Instant>,
     /// Counters behind `/metrics`; they only grow.
@@ -45,6 +48,21 @@ pub struct Effects {
     pub by: Option<u32>,
     /// The daemon stops after this round.
     pub stop: bool,
+}
+
+/// Work of the actuators that is of no job, or of jobs that have ended.
+#[derive(Default)]
+pub struct MachineEffects {
+    /// The observer takes the next sample soon.
+    pub sample_soon: bool,
+    /// GPUs to probe.
+    pub probes: Vec<GpuUuid>,
+    /// The utilization of GPUs, for the compute scheduler: index, percent.
+    pub utilization: Option<Vec<(u32, u32)>>,
+    /// Samples for the history.
+    pub samples: Vec<Sample>,
+    /// Jobs that the history forgets.
+    pub forgotten: Vec<JobId>,
 }
 
 /// What the round does to jobs.
@@ -57,6 +75,18 @@ pub struct JobEffects {
     pub freed: Vec<FreedSlice>,
     /// Folders of runs that are over.
     pub over: Vec<RunOver>,
+    /// Jobs that run since this round: the observer learns the roots of their processes.
+    pub roots: Vec<JobId>,
+    /// Running jobs with a supervisor, whose end the watch reports from now on.
+    pub attended: Vec<JobId>,
+    /// Containers that lost their supervisors, and get new ones.
+    pub adoptions: Vec<JobId>,
+    /// Jobs of which the compute scheduler watches launches, or no longer does.
+    pub launch_watches: Vec<(JobId, bool)>,
+    /// Jobs with a new control file, which the compute scheduler has to open.
+    pub reopened: Vec<JobId>,
+    /// Lent claims that miss files.
+    pub claim_files: Vec<JobId>,
     /// Jobs that lose their secrets once the round is journaled.
     pub expired_secrets: Vec<JobId>,
     /// Jobs with changed limits.

@@ -9,13 +9,10 @@
 //! gets a free one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use divvy_core::{Gpu, GpuSelection, GpuUuid, Mode, SelectionError};
 use jiff::SignedDuration;
 
-use crate::controller::io::Io;
-use crate::controller::state::GpuState;
 use crate::gpu::{Device, Observation, ObservedGpu};
 use crate::host::clock::now;
 use crate::journal::{Store, StoreError};
@@ -55,26 +52,6 @@ pub struct StartDifferences {
     pub changes: Vec<String>,
     /// What is missing now, or different since the last start.
     pub warnings: Vec<String>,
-}
-
-/// Stores what a GPU in MIG mode can be cut into, once the driver has reported it: Hopper and newer GPUs lose the mode
-/// with a reboot, and the next daemon judges requests before it is back.
-///
-/// # Errors
-/// When the journal fails.
-pub fn record_profiles(gpus: &mut GpuState, io: &Io) -> Result<(), StoreError> {
-    for device in gpus.devices.iter().filter(|device| device.is_managed) {
-        let offer =
-            (device.mode.mig_capabilities.as_ref()).filter(|_| device.gpu.mode == Mode::Mig);
-        let Some(offer) = offer else { continue };
-        let recorded = gpus.recorded.get(&device.gpu.uuid);
-        if recorded.is_none_or(|recorded| !Arc::ptr_eq(recorded, offer)) {
-            io.store.record_gpu(&device.record())?;
-            gpus.recorded
-                .insert(device.gpu.uuid.clone(), Arc::clone(offer));
-        }
-    }
-    Ok(())
 }
 
 /// `all` but the first lines, and how many are left out.

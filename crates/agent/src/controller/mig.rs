@@ -16,35 +16,16 @@
 //! report     the results of the workers       backoff   where no instance is created for a time
 //! reconcile  the driver's state and the journal  capacity  the GPUs as the planner sees them
 //! mode       shared, MIG, exclusive or unmanaged  view  MIG in the API
+//! release    what a job gives back at its end  geometry  sizes and overlaps of placements
 //! ```
 
 pub(in crate::controller) mod backoff;
 pub(in crate::controller) mod capacity;
 pub(in crate::controller) mod claim;
 pub(in crate::controller) mod commands;
+pub(in crate::controller) mod geometry;
 pub(in crate::controller) mod mode;
 pub(in crate::controller) mod reconcile;
+pub(in crate::controller) mod release;
 pub(in crate::controller) mod report;
 pub(in crate::controller) mod view;
-
-use capacity::{overlap, size_in};
-use divvy_core::GpuUuid;
-
-use crate::controller::state::GpuState;
-use crate::model::mig_instance::MigSlot;
-pub(super) use view::ENFORCEMENT;
-
-fn size(gpus: &GpuState, slot: &MigSlot) -> u8 {
-    let device = gpus
-        .devices
-        .iter()
-        .find(|device| device.gpu.uuid == slot.gpu);
-    let table = device.and_then(crate::gpu::Device::profile_table);
-    table.map_or(0, |table| size_in(&table, slot.placement))
-}
-
-/// The index of a GPU, for texts.
-fn index(gpus: &GpuState, gpu: &GpuUuid) -> u32 {
-    let device = gpus.devices.iter().find(|device| device.gpu.uuid == *gpu);
-    device.map_or(u32::MAX, |device| device.gpu.index)
-}

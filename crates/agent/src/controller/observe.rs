@@ -8,10 +8,11 @@ pub(in crate::controller) mod unjournaled;
 pub(in crate::controller) mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use divvy_core::job::StopReason;
-use divvy_core::{GpuUuid, Grant, JobId, JobState};
+use divvy_core::{GpuUuid, Grant, JobId, JobState, Mode};
 
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
@@ -20,7 +21,7 @@ use crate::controller::mig::mode;
 use crate::controller::runtime::ActiveJob;
 use crate::controller::service::faults;
 use crate::controller::state::{GpuState, Jobs, State};
-use crate::controller::{active_set, claims, known_gpus};
+use crate::controller::{active_set, claims};
 use crate::gpu::FaultyGpu;
 use crate::gpu::sample::{NodeSample, SliceReading};
 use crate::gpu::slice::Tampering;
@@ -55,7 +56,7 @@ pub fn apply_sample(
     notifications::end_gpu_use(&mut state.jobs, fx, io, sample)?;
     usage::meter(&mut state.jobs, &mut state.timers, io, sample);
     resize::reclaim_released(state, fx, io)?;
-    faults::watch_contexts(&mut state.jobs, &mut state.gpus, fx, io, sample);
+    faults::watch_contexts(&mut state.jobs, &mut state.gpus, fx, sample);
     faults::watch_driver(&mut state.gpus, fx, io, sample)?;
     let away = state.gpus.devices.iter().filter(|device| device.gpu.away);
     let returns: Vec<GpuUuid> = away
@@ -67,8 +68,8 @@ pub fn apply_sample(
         mode::assign(&mut state.gpus, fx, io, &seen.observed.uuid)?;
     }
     mode::finish_switches(state, fx, io, |gpu| returns.contains(gpu))?;
-    known_gpus::record_profiles(&mut state.gpus, io)?;
-    history::record(state, io);
+    record_profiles(&mut state.gpus, io)?;
+    history::record(state, fx, io);
     // A claim that is being released waits for a sample.
     active_set::for_each_active(&mut state.jobs, io, |id, active| {
         let is_stopping = matches!(active.job.state, JobState::Stopping { .. });
@@ -91,19 +92,14 @@ fn repair_control_file(
         return Ok(());
     };
     let (found, then) = match slice.repair() {
-        Ok(None) => match io
-            .compute_scheduler
-            .usage(id)
-            .and_then(|usage| usage.forged)
-        {
+        Ok(None) => match io.sensors.usage(id).and_then(|usage| usage.forged) {
             Some(gate) => (Tampering::Forged(gate), "the daemon restored it".to_owned()),
             None => return Ok(()),
         },
         Ok(Some(found)) => {
             if found == Tampering::Replaced {
                 // The compute scheduler still has the other file open.
-                io.compute_scheduler.remove_slice(id);
-                resize::apply_limits(jobs, io, id);
+                fx.jobs.reopened.push(id);
             }
             (found, "the daemon restored it".to_owned())
         }
@@ -166,7 +162,7 @@ pub(super) fn check_driver_timeout(
     fx: &mut Effects,
     io: &Io,
 ) -> Result<(), StoreError> {
-    match io.observer.unresponsive_for() {
+    match io.sensors.unresponsive_for() {
         Some(silent) if silent > DRIVER_TIMEOUT => {
             let seconds = DRIVER_TIMEOUT.as_secs();
             observation_failed(
@@ -242,18 +238,6 @@ fn unobserved_held_gpus(jobs: &mut Jobs, io: &Io, sample: &NodeSample) -> BTreeS
         unseen.extend(held.cloned());
     });
     unseen
-}
-
-/// Whether the processes on a job's GPUs are unknown. GPUs of the journal count too: one that has not responded since
-/// the daemon's start is no device.
-pub(super) fn is_unobserved(jobs: &Jobs, gpus: &GpuState, id: JobId) -> bool {
-    let active = jobs.active.get(&id).into_iter();
-    let mut held = active.flat_map(|one| one.job.state.grants());
-    gpus.observation_error.is_some()
-        || gpus
-            .unobserved
-            .as_ref()
-            .is_none_or(|unseen| held.any(|grant| unseen.contains(&grant.gpu)))
 }
 
 /// Stops jobs on lost GPUs, as their processes would wait for ever. Two samples in a row have to show the loss.
@@ -349,6 +333,26 @@ fn maintain_slice(id: JobId, active: &mut ActiveJob, sample: &NodeSample, readin
     {
         tracing::error!(job = %id, error, "cannot read the job's slice");
     }
+}
+
+/// Stores what a GPU in MIG mode can be cut into, once the driver has reported it: Hopper and newer GPUs lose the mode
+/// with a reboot, and the next daemon judges requests before it is back.
+///
+/// # Errors
+/// When the journal fails.
+fn record_profiles(gpus: &mut GpuState, io: &Io) -> Result<(), StoreError> {
+    for device in gpus.devices.iter().filter(|device| device.is_managed) {
+        let offer =
+            (device.mode.mig_capabilities.as_ref()).filter(|_| device.gpu.mode == Mode::Mig);
+        let Some(offer) = offer else { continue };
+        let recorded = gpus.recorded.get(&device.gpu.uuid);
+        if recorded.is_none_or(|recorded| !Arc::ptr_eq(recorded, offer)) {
+            io.store.record_gpu(&device.record())?;
+            gpus.recorded
+                .insert(device.gpu.uuid.clone(), Arc::clone(offer));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -11,7 +11,6 @@ pub mod metrics;
 pub(in crate::controller) mod mig_preview;
 pub mod protocols;
 pub mod queries;
-pub mod reference;
 pub mod summary;
 pub mod view;
 pub mod why;
@@ -25,19 +24,20 @@ use divvy_core::{Bytes, Gpu, GpuUuid, Grant, HeldElsewhere, JobId, JobState, Wai
 use divvy_ledger::Snapshot;
 use jiff::Timestamp;
 
-use super::query::estimate::StartEstimator;
 use super::query::metrics::{DaemonStats, GpuFacts, NO_CODE, Omitted, Page};
-use super::query::reference::JobRef;
 use super::query::view::JobView;
+use super::state::estimate::StartEstimator;
 use crate::compute::ComputeUsage;
 use crate::controller::admission::{array, dependencies, projects};
 use crate::controller::effects::Effects;
+use crate::controller::halt::journal_error;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{confirm, idle, offload, schedule, start};
+use crate::controller::lifecycle::{confirm, idle, offload, planner_input};
 use crate::controller::mig::{self, capacity};
 use crate::controller::observe::unjournaled;
-use crate::controller::query::reference::journal_error;
 use crate::controller::query::view::ENFORCEMENT;
+use crate::controller::reference::{self, JobRef};
+use crate::controller::request::Milestone;
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::slice_usage::SliceUsage;
 use crate::controller::state::{DiskState, GpuState, State};
@@ -55,7 +55,7 @@ use crate::model::usage::GpuTimeTotals;
 /// # Errors
 /// [`ErrorCode::NotFound`], and [`ErrorCode::Conflict`] for a name of several jobs.
 pub fn job(state: &State, io: &Io, reference: &str) -> Result<v1::Job, Error> {
-    let id = reference::find(&state.jobs, io, reference).map_err(journal_error)??;
+    let id = reference::find(&state.jobs, io, reference)?;
     job_to_api(state, io, id)
 }
 
@@ -68,7 +68,7 @@ pub fn job_with_estimate(
     io: &Io,
     reference: &str,
 ) -> Result<(v1::Job, Option<StartEstimator>), Error> {
-    let id = reference::find(&state.jobs, io, reference).map_err(journal_error)??;
+    let id = reference::find(&state.jobs, io, reference)?;
     let job = job_to_api(state, io, id)?;
     let waits = job.state == v1::JobState::Queued;
     let input = || estimate::input(state, io);
@@ -82,7 +82,7 @@ pub(super) fn job_to_api(state: &State, io: &Io, id: JobId) -> Result<v1::Job, E
     }
     match io.store.job(id).map_err(journal_error)? {
         Some(job) => {
-            let records = Some(start::job_dir(&state.jobs, io, id));
+            let records = Some(state.jobs.dir(&io.config.home, id));
             let seen = JobView {
                 records,
                 ..view(state, io, &job, None, None)
@@ -117,7 +117,7 @@ pub(super) fn active_job_view_of(
         slice_usage: active.slice_usage(),
     });
     JobView {
-        records: (job.state != JobState::Queued).then(|| start::job_dir(&state.jobs, io, job.id)),
+        records: (job.state != JobState::Queued).then(|| state.jobs.dir(&io.config.home, job.id)),
         idle_s: active.idle_for().map(|idle| idle.as_secs()),
         ..view(state, io, job, now.as_ref(), state.jobs.waits.get(&job.id))
     }
@@ -196,8 +196,7 @@ pub fn view(
     let held_up = || held_up().or_else(|| offload::offload_block_reason(&state.jobs, job));
     JobView {
         slices: slices.collect(),
-        compute_time: (holds.then(|| io.compute_scheduler.usage(job.id)).flatten())
-            .map(ComputeUsage::to_api),
+        compute_time: (holds.then(|| io.sensors.usage(job.id)).flatten()).map(ComputeUsage::to_api),
         alarm_count: now
             .map(|now| now.ledger.alarms())
             .filter(|count| *count > 0),
@@ -216,7 +215,7 @@ pub fn view(
 /// # Errors
 /// As `Queries::job`.
 pub fn oom(state: &State, io: &Io, reference: &str) -> Result<v1::Oom, Error> {
-    let id = reference::find(&state.jobs, io, reference).map_err(journal_error)??;
+    let id = reference::find(&state.jobs, io, reference)?;
     let job = job_to_api(state, io, id)?;
     let active = state.jobs.active.get(&id);
     let written = active
@@ -298,7 +297,7 @@ pub(super) fn gpus_of(state: &State, io: &Io, ledgers: &[JobLedger<'_>]) -> Vec<
 
 /// The largest job that each GPU has room for now.
 fn available(state: &State) -> BTreeMap<GpuUuid, v1::GpuAvailable> {
-    let found = divvy_core::available(capacity::gpus_now(state), schedule::held(&state.jobs));
+    let found = divvy_core::available(capacity::gpus_now(state), planner_input::held(&state.jobs));
     let to_api = |found: divvy_core::Available| {
         let available = v1::GpuAvailable {
             share: found.share.map_or(0, divvy_core::Share::thousandths),
@@ -366,10 +365,7 @@ fn gpu_to_api(
                     share: holding.grant.share.thousandths(),
                     memory_driver_bytes: found.or_else(|| slice_usage.driver.map(Bytes::get)),
                     memory_mismatch_bytes: slice_usage.mismatch,
-                    compute_time: io
-                        .compute_scheduler
-                        .usage(active.job.id)
-                        .map(ComputeUsage::to_api),
+                    compute_time: io.sensors.usage(active.job.id).map(ComputeUsage::to_api),
                     enforcement: enforcement(&holding.grant).to_owned(),
                     mig: mig::view::mig_slice(&state.mig, &state.gpus, &holding.grant),
                     unknown: false,
@@ -400,7 +396,7 @@ fn gpu_to_api(
         slices,
         unmanaged_pids: device.unmanaged.clone(),
         enforcement: match gpu.mode {
-            divvy_core::Mode::Mig => mig::ENFORCEMENT.to_owned(),
+            divvy_core::Mode::Mig => mig::view::ENFORCEMENT.to_owned(),
             _ => ENFORCEMENT.to_owned(),
         },
         process_memory_known: device.reports_process_memory,
@@ -412,7 +408,7 @@ fn gpu_to_api(
             true => Some("it does not respond".to_owned()),
             false => match &gpu.out_of_service {
                 Some(why) => Some(why.clone()),
-                None => mig::view::trouble_of(&state.mig, device),
+                None => capacity::trouble_of(&state.mig, device),
             },
         },
         out_of_service: (device.out.as_ref()).map(|out| out.to_api(device.mode.assigned)),
@@ -425,7 +421,7 @@ fn gpu_to_api(
             .iter()
             .map(|held| held_elsewhere(gpu, held))
             .collect(),
-        power_watts: (io.observer.power().get(&gpu.index))
+        power_watts: (io.sensors.power().get(&gpu.index))
             .and_then(|power| Some(power.milliwatts? / 1000)),
         asleep: device.asleep,
         processes: device.outside.iter().map(OutsideProcess::to_api).collect(),
@@ -539,7 +535,7 @@ fn project_metrics(state: &State, fx: &Effects, io: &Io) -> DaemonStats {
             .collect(),
         pending,
         oldest,
-        disk_free: io.disk.free_space().ok().map(|room| room.bytes.get()),
+        disk_free: io.sensors.free_space().ok().map(|room| room.bytes.get()),
         disk_is_full: state.disk.full.is_some(),
     }
 }
@@ -607,7 +603,7 @@ pub(super) fn snapshot(active: &ActiveJob) -> Option<Snapshot> {
 /// The enforcement of a grant's limit.
 fn enforcement(grant: &Grant) -> &'static str {
     match grant.mig {
-        Some(_) => mig::ENFORCEMENT,
+        Some(_) => mig::view::ENFORCEMENT,
         None => ENFORCEMENT,
     }
 }
@@ -628,4 +624,18 @@ fn processes_on(ledger: &Snapshot, gpu: usize) -> u32 {
             .count(),
     )
     .unwrap_or(u32::MAX)
+}
+
+/// The job that decides the array's result: one that has not ended, else the first by index that failed, else the
+/// first.
+///
+/// # Errors
+/// [`ErrorCode::NotFound`] if the journal has no job of the array.
+pub fn verdict_of_array(state: &State, io: &Io, array: JobId) -> Result<v1::Job, Error> {
+    if let Some(JobRef::Job { id, .. }) = array::next_of_array(&state.jobs, array, Milestone::Ended)
+    {
+        return job_to_api(state, io, id);
+    }
+    let verdict = io.store.verdict_of_array(array).map_err(journal_error)?;
+    job_to_api(state, io, verdict.unwrap_or(array))
 }

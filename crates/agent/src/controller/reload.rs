@@ -15,6 +15,7 @@ use crate::controller::admission::file_projects::{self, ProjectPlan};
 use crate::controller::admission::user_rules;
 use crate::controller::disk_full;
 use crate::controller::effects::Effects;
+use crate::controller::halt::Halt;
 use crate::controller::io::Io;
 use crate::controller::mailbox::{Mailbox, Message};
 use crate::controller::mig::capacity;
@@ -130,13 +131,11 @@ pub(super) fn reload(
         let _ = reply.send(Err(full));
         return Ok(());
     }
-    let checked = match read {
-        Ok(read) => check(state, io, read)?,
-        Err(error) => Err(error),
-    };
-    let answer = match checked {
+    let checked = read.map_err(Halt::from);
+    let answer = match checked.and_then(|read| check(state, io, read)) {
         Ok(plan) => Ok(apply(state, fx, io, plan)?),
-        Err(error) => {
+        Err(Halt::Journal(error)) => return Err(error),
+        Err(Halt::Refused(error)) => {
             tracing::warn!(
                 why = error.message,
                 "the configuration file is refused; the former values stay in force"
@@ -161,7 +160,7 @@ struct Plan {
     needs_restart: Vec<String>,
 }
 
-fn check(state: &State, io: &Io, read: Reread) -> Result<Result<Plan, Error>, StoreError> {
+fn check(state: &State, io: &Io, read: Reread) -> Result<Plan, Halt> {
     let Reread {
         mut configured,
         rules,
@@ -174,10 +173,7 @@ fn check(state: &State, io: &Io, read: Reread) -> Result<Result<Plan, Error>, St
     });
     let devices = &state.gpus.devices;
     let settings = Settings::of(&configured.options, served(devices));
-    let settings = match settings {
-        Ok(settings) => settings,
-        Err(error) => return Ok(Err(configured.blame(&["idle".to_owned()], error))),
-    };
+    let settings = settings.map_err(|error| configured.blame(&["idle".to_owned()], error))?;
     let queues = &settings.schedule.queues;
     let ever = capacity::gpus_ever(&state.mig, &state.gpus);
     // A queue that the start let pass is no reason to refuse another change.
@@ -186,25 +182,22 @@ fn check(state: &State, io: &Io, read: Reread) -> Result<Result<Plan, Error>, St
     let mut misfits = misfits
         .into_iter()
         .filter(|(queue, _)| !before.contains(queue));
-    let fit = misfits
+    misfits
         .next()
         .map_or(Ok(()), |(_, error)| Err(error))
-        .and_then(|()| check_jobs(&configured, queues, &state.jobs, &io.config.schedule.queues));
-    if let Err(error) = fit {
-        return Ok(Err(error));
-    }
+        .and_then(|()| check_jobs(&configured, queues, &state.jobs, &io.config.schedule.queues))?;
     let projects = file_projects::plan(state, io, &configured)?;
     if let Some(error) = projects.conflict() {
-        return Ok(Err(error));
+        return Err(error.into());
     }
-    Ok(Ok(Plan {
+    Ok(Plan {
         configured,
         rules,
         settings,
         projects,
         changed,
         needs_restart,
-    }))
+    })
 }
 
 fn apply(

@@ -14,6 +14,7 @@ use divvy_core::GpuUuid;
 
 use crate::auth::Caller;
 use crate::controller::effects::Effects;
+use crate::controller::halt::Halt;
 use crate::controller::io::Io;
 use crate::controller::state::GpuState;
 use crate::gpu::Device;
@@ -31,11 +32,8 @@ pub(super) fn drain(
     io: &Io,
     drain: &Drain,
     by: &Caller,
-) -> Result<Result<Vec<GpuUuid>, Error>, StoreError> {
-    let chosen = match checked(drain).and_then(|()| chosen(gpus, &drain.gpus)) {
-        Ok(chosen) => chosen,
-        Err(error) => return Ok(Err(error)),
-    };
+) -> Result<Vec<GpuUuid>, Halt> {
+    let chosen = checked(drain).and_then(|()| chosen(gpus, &drain.gpus))?;
     let out = OutOfService {
         by: Some(by.account.name.clone()),
         since: now(),
@@ -45,7 +43,7 @@ pub(super) fn drain(
     for gpu in &chosen {
         take_out(gpus, fx, io, gpu, out.clone())?;
     }
-    Ok(Ok(chosen))
+    Ok(chosen)
 }
 
 /// Returns GPUs to service, also those with a fault; the GPUs, or why none was.
@@ -58,16 +56,13 @@ pub(super) fn undrain(
     io: &Io,
     named: &[String],
     by: &Caller,
-) -> Result<Result<Vec<GpuUuid>, Error>, StoreError> {
-    let chosen = match chosen(gpus, named) {
-        Ok(chosen) => chosen,
-        Err(error) => return Ok(Err(error)),
-    };
+) -> Result<Vec<GpuUuid>, Halt> {
+    let chosen = chosen(gpus, named)?;
     for gpu in &chosen {
         faults::accept(gpus, io, gpu)?;
         bring_back(gpus, fx, io, gpu, &format!("by {}", by.account.name))?;
     }
-    Ok(Ok(chosen))
+    Ok(chosen)
 }
 
 /// Returns GPUs whose time is over to service.

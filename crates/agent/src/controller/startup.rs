@@ -4,15 +4,17 @@ use divvy_core::job::StopReason;
 use divvy_core::{JobId, JobState};
 
 use super::admission::dependencies::DependencyOutcomes;
-use super::lifecycle::start::{overheads, records, slice_layout};
+use super::lifecycle::start::{overheads, slice_layout};
+use crate::controller::actuators::Actuators;
 use crate::controller::admission::dependencies;
 use crate::controller::claims::{entries, files};
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::known_gpus::told;
-use crate::controller::lifecycle::{cancel, container, job_sync, resize, start};
-use crate::controller::mig::{claim, mode};
+use crate::controller::lifecycle::{cancel, container_gc, job_sync, requeue, resize, start};
+use crate::controller::mig::{mode, release};
 use crate::controller::observe::{reconcile, unjournaled};
+use crate::controller::state::lookup::records;
 use crate::controller::state::mig::is_divided;
 use crate::controller::state::slice_usage::SliceUsage;
 use crate::controller::state::{Jobs, State};
@@ -35,20 +37,25 @@ pub struct ResumeSummary {
 /// A job that a build with another record format started, and that still runs.
 pub fn job_of_earlier_build(jobs: &Jobs, io: &Io) -> Option<JobId> {
     let mut active = jobs.active.keys().copied();
-    active.find(|id| start::job_dir(jobs, io, *id).has_earlier_supervisor())
+    active.find(|id| jobs.dir(&io.config.home, *id).has_earlier_supervisor())
 }
 
 /// Compares the journal with the machine after a start: adopts, finalizes or requeues each job.
 ///
 /// # Errors
 /// When the journal fails.
-pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSummary, StoreError> {
+pub fn resume(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    actuators: &Actuators,
+) -> Result<ResumeSummary, StoreError> {
     let before: Vec<JobId> = state.jobs.active.keys().copied().collect();
     unjournaled::find_unknown(&mut state.jobs, io)?;
     remove_orphaned_slices(&state.jobs, io);
     files::remove_stale_cdi_files(&state.jobs, io);
     entries::remove_stale(&state.jobs, io);
-    container::remove_stale_mounts(&state.jobs, io);
+    container_gc::remove_stale_mounts(&state.jobs, io);
     let lives = |job: JobId| {
         state.jobs.active.contains_key(&job) || state.jobs.unjournaled.contains_key(&job)
     };
@@ -83,13 +90,13 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
             continue;
         }
         if active.job.claim().is_some() {
-            claims::resume_claim(state, fx, io, *id)?;
+            claims::resume_claim(state, fx, io, actuators, *id)?;
             continue;
         }
         if active.job.awaits_confirmation() {
             // The job has only a placement in the journal. Its MIG instances may not exist.
             if is_divided(active.job.state.grants()) {
-                job_sync::requeue_unstarted(
+                requeue::requeue_unstarted(
                     &mut state.jobs,
                     &mut state.mig,
                     fx,
@@ -117,7 +124,9 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
         let dir = records(&io.config.home, *id, &active.job);
         if dir.path().is_dir() {
             if is_divided(active.job.state.grants()) {
-                io.observer.register(*id, WatchedJob::without_ledger());
+                actuators
+                    .observer
+                    .register(*id, WatchedJob::without_ledger());
             } else {
                 let (name, job) = (id.to_string(), &active.job);
                 let overheads = overheads(&state.gpus.devices, job.state.grants());
@@ -126,7 +135,9 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
                 let supervisor = launch.map(|launch| launch.process);
                 match slice::HeldSlice::adopt(&io.config.home.slice(&name), &layout, supervisor) {
                     Ok(slice) => {
-                        io.observer.register(*id, slice.to_watched_job(Vec::new()));
+                        actuators
+                            .observer
+                            .register(*id, slice.to_watched_job(Vec::new()));
                         let gpus = active.job.allocations.len();
                         if let Some(placed) = active.placed_mut() {
                             // What became of contexts before this start was judged then.
@@ -144,18 +155,18 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
                     }
                 }
             }
-            start::watch_job(&state.jobs, io, *id);
-            job_sync::register_process_roots(&state.jobs, io, *id);
+            start::watch_job(&state.jobs, io, actuators, *id);
+            job_sync::register_process_roots(&state.jobs, io, actuators, *id);
             // The daemon may have been killed between the journal and the slice.
-            resize::apply_limits(&state.jobs, io, *id);
+            resize::apply_limits(&state.jobs, io, actuators, *id);
         }
         job_sync::sync_job(state, fx, io, *id)?;
     }
-    claims::remember_released(state, io)?;
-    claim::release_stray_instances(&state.jobs, &mut state.mig, io)?;
+    claims::remember_released(state, io, actuators)?;
+    release::release_stray_instances(&state.jobs, &mut state.mig, io)?;
     reconcile::restore_bypasses(&state.jobs, &mut state.gpus);
     // From here on processes are attributed to jobs, and the first plan counts the memory of unmanaged processes.
-    match io.observer.observe() {
+    match actuators.observer.observe() {
         Ok(sample) => observe::apply_sample(state, fx, io, &sample)?,
         Err(error) => observe::observation_failed(
             &mut state.jobs,
@@ -186,7 +197,7 @@ pub fn resume(state: &mut State, fx: &mut Effects, io: &Io) -> Result<ResumeSumm
     };
     fx.counters.adopted = u64::try_from(resumed.adopted).unwrap_or(u64::MAX);
     fx.counters.finalized = u64::try_from(resumed.finalized).unwrap_or(u64::MAX);
-    apply::commit_and_apply(state, fx, io)?;
+    apply::commit_and_apply(state, fx, io, actuators)?;
     Ok(resumed)
 }
 

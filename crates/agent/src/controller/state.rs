@@ -5,8 +5,11 @@
 
 pub mod active_set;
 pub mod disk;
+pub mod estimate;
+pub mod gpu_watch;
 pub mod history;
 pub mod job_users;
+pub mod lookup;
 pub mod memory_op;
 pub mod mig;
 pub mod notifications;
@@ -26,11 +29,11 @@ use divvy_core::reconcile::{BootNanos, BypassKind, Watchlist};
 use divvy_core::{GpuUuid, JobId, Project, Wait};
 
 use crate::controller::known_gpus::StartDifferences;
-use crate::controller::query::estimate::EstimateInput;
 use crate::controller::runtime::ActiveJob;
-use crate::controller::service::faults::GpuWatch;
 use crate::controller::state::active_set::ActiveSet;
 use crate::controller::state::disk::DiskFull;
+use crate::controller::state::estimate::EstimateInput;
+use crate::controller::state::gpu_watch::GpuWatch;
 use crate::controller::state::history::HistoryClock;
 use crate::controller::state::job_users::JobUsers;
 use crate::controller::state::mig::MigManager;

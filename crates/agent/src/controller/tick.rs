@@ -13,7 +13,7 @@ use super::lifecycle::job_sync::CLIENT_START;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{
-    cancel, client_tie, confirm, container, idle, job_sync, offload, time_limits,
+    cancel, client_tie, confirm, container_gc, idle, job_sync, offload, time_limits,
 };
 use crate::controller::mig::backoff;
 use crate::controller::observe::{unjournaled, usage};
@@ -32,7 +32,7 @@ pub(super) fn sweep(state: &mut State, fx: &mut Effects, io: &Io) -> Result<(), 
     backoff::expire_backoffs(&mut state.mig, fx);
     observe::check_driver_timeout(&mut state.jobs, &mut state.gpus, fx, io)?;
     service::expire(&mut state.gpus, fx, io)?;
-    faults::start_probes(&mut state.gpus, io);
+    faults::start_probes(&mut state.gpus, fx);
     client_tie::cancel_without_client(state, fx, io)?;
     time_limits::enforce_time_limits(&mut state.jobs, fx, io)?;
     usage::flush_usage(&mut state.jobs, &mut state.timers, io)?;
@@ -40,7 +40,7 @@ pub(super) fn sweep(state: &mut State, fx: &mut Effects, io: &Io) -> Result<(), 
     fx.replan |= sharing::refresh(&mut state.gpus, io);
     fx.replan |= std::mem::take(&mut state.queues.is_contended);
     offload::retry_memory_ops(&mut state.jobs, fx, io);
-    container::run_container_gc(&state.jobs, fx, io)?;
+    container_gc::run_container_gc(&state.jobs, fx, io)?;
     unjournaled::check_unknown(state, fx, io)?;
     // A running job may have reached its minimum runtime, so that it can be preempted.
     fx.replan |= state

@@ -1,14 +1,15 @@
 //! Waiters: clients that wait until a job reaches a milestone, and the replies of one round.
 
 use crate::controller::effects::{Effects, JobReply};
+use crate::controller::halt::Halt;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{confirm, offload, start};
+use crate::controller::lifecycle::{confirm, offload};
 use crate::controller::mig::claim;
-use crate::controller::query::{reference, summary};
+use crate::controller::query::summary;
 use crate::controller::request::{ActOutcome, Milestone, Reply};
 use crate::controller::runtime::Waiter;
 use crate::controller::state::{Jobs, State};
-use crate::controller::{active_set, query};
+use crate::controller::{active_set, query, reference};
 use crate::journal::StoreError;
 
 pub(in crate::controller) fn wait(
@@ -19,8 +20,9 @@ pub(in crate::controller) fn wait(
     milestone: Milestone,
     reply: Reply<divvy_api::v1::Job>,
 ) -> Result<(), StoreError> {
-    match reference::find(jobs, io, reference)? {
-        Err(error) => fx.replies.job(reply, Err(error)),
+    match reference::find(jobs, io, reference) {
+        Err(Halt::Refused(error)) => fx.replies.job(reply, Err(error)),
+        Err(Halt::Journal(error)) => return Err(error),
         Ok(id) => match jobs.active.get_mut(&id) {
             Some(active) => {
                 active.waiters.retain(|waiter| !waiter.reply.is_closed());
@@ -76,7 +78,7 @@ pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, i
     let waits = |answer: &JobReply| {
         let id = answer.result.as_ref().ok();
         id.is_some_and(|id| {
-            start::runs_on_client(&state.jobs, *id) && !claim::has_all_instances(&state.jobs, *id)
+            state.jobs.runs_on_client(*id) && !claim::has_all_instances(&state.jobs, *id)
         })
     };
     let (later, now): (Vec<JobReply>, Vec<JobReply>) = answers.into_iter().partition(waits);

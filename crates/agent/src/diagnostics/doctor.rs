@@ -45,10 +45,11 @@ pub fn doctor(sim: Option<&str>) -> Vec<Finding> {
         (Ok(divvy), Ok(preload)) => Some(limiter::form(&divvy, preload, simulated)),
         _ => None,
     };
-    let (_scratch, loaded) = match preload.as_deref().map(limiter::scratch_copy) {
-        Ok(Ok(Some((scratch, copy)))) => (Some(scratch), Ok(copy)),
-        Ok(Ok(None)) | Err(_) => (None, preload.clone()),
-        Ok(Err(error)) => (None, Err(error)),
+    let scratch_copy = preload.as_deref().map_or(Ok(None), limiter::scratch_copy);
+    let (_scratch, loaded) = match scratch_copy {
+        Ok(Some((scratch, copy))) => (Some(scratch), Ok(copy)),
+        Ok(None) => (None, preload.clone()),
+        Err(error) => (None, Err(error)),
     };
     let bare = Machine::probe(simulated, None);
     let limited = loaded

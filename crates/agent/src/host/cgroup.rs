@@ -56,6 +56,21 @@ pub struct CgroupStatus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cgroup(PathBuf);
 
+/// The control groups of an instance's jobs.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobCgroups {
+    /// What they are called, before the numbers of the jobs, or why there are none.
+    pub prefix: Result<PathBuf, String>,
+}
+
+impl JobCgroups {
+    pub fn of_instance(instance: &str) -> Self {
+        Self {
+            prefix: job_cgroup_prefix(instance),
+        }
+    }
+}
+
 /// What the groups of this instance's jobs are called, before their numbers, below the group of this process; or why
 /// there can be none. `instance` ends with a part of the journal's name: a new journal begins with job 1 again, while
 /// jobs of the one before may still run.

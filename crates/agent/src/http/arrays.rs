@@ -18,7 +18,7 @@ use super::redact::Visibility;
 use super::{Api, internal, list, list_writer};
 use crate::auth::Caller;
 use crate::controller::mailbox::Message;
-use crate::controller::query::reference::JobRef;
+use crate::controller::reference::JobRef;
 use crate::journal;
 
 /// The array that a reference meant.

@@ -231,8 +231,10 @@ async fn send_changes(
     loop {
         match tokio::time::timeout(ALIVE, news.changed()).await {
             Err(_) => sender.send_data(Bytes::from_static(b": alive\n\n")).await?,
-            Ok(Err(_)) => return Ok(()),
-            Ok(Ok(())) => {
+            Ok(changed) => {
+                if changed.is_err() {
+                    return Ok(());
+                }
                 let Some(newest) = news.borrow_and_update().clone() else {
                     // The daemon is stopping.
                     return Ok(());

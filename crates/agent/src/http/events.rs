@@ -21,7 +21,7 @@ use super::body::{ApiError, Query};
 use super::job_list::value;
 use super::{Api, internal};
 use crate::auth::Caller;
-use crate::controller::query::reference::JobRef;
+use crate::controller::reference::JobRef;
 use crate::host::error::error_chain;
 use crate::journal::{self, StoreError};
 use crate::model::event::JobEvent;
@@ -111,20 +111,18 @@ async fn follow(
         loop {
             let (database, read) = (api.home.database(), page(after, jobs.clone()));
             let found = api.budget.run_whenever(move || read(&database)).await;
-            let found = match found {
-                Ok(Ok(found)) => found,
+            let warn = |error: &StoreError| {
+                tracing::warn!(
+                    error = error_chain(error),
+                    "cannot read the journal for an event stream; trying again"
+                );
+            };
+            let found = found.ok().and_then(|found| found.inspect_err(warn).ok());
+            let Some(found) = found else {
                 // The news alone would leave out what the journal has.
-                failed => {
-                    if let Ok(Err(error)) = failed {
-                        tracing::warn!(
-                            error = error_chain(&error),
-                            "cannot read the journal for an event stream; trying again"
-                        );
-                    }
-                    sender.send_data(Bytes::from_static(ALIVE_LINE)).await?;
-                    tokio::time::sleep(AGAIN).await;
-                    continue;
-                }
+                sender.send_data(Bytes::from_static(ALIVE_LINE)).await?;
+                tokio::time::sleep(AGAIN).await;
+                continue;
             };
             if found.is_empty() {
                 break;
@@ -135,8 +133,12 @@ async fn follow(
             }
         }
         loop {
-            match tokio::time::timeout(ALIVE, news.recv()).await {
-                Ok(Ok(told)) if told.event.seq > after => {
+            let Ok(received) = tokio::time::timeout(ALIVE, news.recv()).await else {
+                sender.send_data(Bytes::from_static(ALIVE_LINE)).await?;
+                continue;
+            };
+            match received {
+                Ok(told) if told.event.seq > after => {
                     after = told.event.seq;
                     if is_about(&told.event, jobs.as_deref()) {
                         let event = JobEvent::clone(&told);
@@ -144,10 +146,9 @@ async fn follow(
                         sender.send_data(text(&event)).await?;
                     }
                 }
-                Ok(Ok(_)) => {}
-                Ok(Err(RecvError::Lagged(_))) => break,
-                Ok(Err(RecvError::Closed)) => return Ok(()),
-                Err(_) => sender.send_data(Bytes::from_static(ALIVE_LINE)).await?,
+                Ok(_) => {}
+                Err(RecvError::Lagged(_)) => break,
+                Err(RecvError::Closed) => return Ok(()),
             }
         }
     }

@@ -19,7 +19,7 @@ use super::body::{ApiError, Body, Path};
 use super::budget::Bound;
 use super::{Answer, Api, internal, list};
 use crate::auth::Caller;
-use crate::container::exec as container;
+use crate::container::exec::{self as container, ContainerStart};
 use crate::controller::mailbox::Message;
 use crate::controller::{ExecEnvironment, ExecTarget};
 use crate::exec::proxy::{AgentStdio, ClientStreams, client_streams, proxy_session, relay};
@@ -136,8 +136,11 @@ async fn start_exec(
 ) -> Result<StartedExec, ApiError> {
     match &inside.environment {
         ExecEnvironment::Container { socket, name, user } => {
-            let started = container::start(socket, name, user.as_deref(), exec).await?;
-            Ok(started.map_or_else(StartedExec::None, StartedExec::Container))
+            let start = container::start(socket, name, user.as_deref(), exec).await?;
+            Ok(match start {
+                ContainerStart::Started(program) => StartedExec::Container(program),
+                ContainerStart::Failed(end) => StartedExec::None(end),
+            })
         }
         ExecEnvironment::Process { user } => {
             let (dir, exec, user) = (inside.dir.path().to_owned(), exec.clone(), user.clone());

@@ -20,14 +20,17 @@ pub async fn ready(api: Api) -> (StatusCode, String) {
     let asked = api
         .mailbox
         .query(|queries| Ok::<_, Error>(queries.not_ready_reason()));
-    let why = match tokio::time::timeout(PATIENCE, asked).await {
-        Ok(Ok(None)) => return (StatusCode::OK, "ready\n".to_owned()),
-        Ok(Ok(Some(why))) => why,
-        Ok(Err(error)) => error.message,
-        Err(_) => format!(
-            "the daemon's main loop has not responded for {} s",
-            PATIENCE.as_secs()
-        ),
+    let answer = tokio::time::timeout(PATIENCE, asked).await;
+    let answer = answer.unwrap_or_else(|_| {
+        let seconds = PATIENCE.as_secs();
+        Ok(Some(format!(
+            "the daemon's main loop has not responded for {seconds} s"
+        )))
+    });
+    let why = match answer {
+        Ok(None) => return (StatusCode::OK, "ready\n".to_owned()),
+        Ok(Some(why)) => why,
+        Err(error) => error.message,
     };
     (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"))
 }

@@ -14,7 +14,7 @@ use super::body::{ApiError, Query};
 use super::usage::time;
 use super::{Answer, Api, internal, list};
 use crate::auth::{Caller, Role};
-use crate::controller::query::reference::JobRef;
+use crate::controller::reference::JobRef;
 use crate::history::Window;
 use crate::host::clock::now;
 use crate::model::validate::usage;

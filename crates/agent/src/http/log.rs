@@ -161,7 +161,7 @@ async fn send(
     if let Some(first) = first {
         sender.send_data(first).await?;
     }
-    if let Err(error) = tail.drain(&mut sender).await? {
+    if let Some(error) = tail.drain(&mut sender).await? {
         sender.abort(error);
         return Ok(());
     }
@@ -178,7 +178,7 @@ async fn send(
                 () = tokio::time::sleep(LOOK) => None,
             };
             // All was written before the job was seen to end.
-            if let Err(error) = tail.drain(&mut sender).await? {
+            if let Some(error) = tail.drain(&mut sender).await? {
                 sender.abort(error);
                 return Ok(());
             }
@@ -205,16 +205,16 @@ struct Tail {
 }
 
 impl Tail {
-    /// Sends all that is there now. The inner failure is the file's.
+    /// Sends all that is there now. Returns the failure of the file, if it cannot be read.
     async fn drain(
         &mut self,
         sender: &mut Sender<Bytes, io::Error>,
-    ) -> Result<io::Result<()>, http_body_util::channel::SendError> {
+    ) -> Result<Option<io::Error>, http_body_util::channel::SendError> {
         loop {
             match self.piece().await {
                 Ok(Some(piece)) => sender.send_data(piece).await?,
-                Ok(None) => return Ok(Ok(())),
-                Err(error) => return Ok(Err(error)),
+                Ok(None) => return Ok(None),
+                Err(error) => return Ok(Some(error)),
             }
         }
     }

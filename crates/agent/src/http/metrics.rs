@@ -26,7 +26,7 @@ use super::body::ApiError;
 use crate::controller::query::metrics::{JobRow, Page};
 use crate::host::clock::now;
 use crate::host::error::error_chain;
-use crate::journal;
+use crate::journal::{self, StoreError};
 use crate::model::usage::GpuTimeTotals;
 
 pub async fn metrics(api: Api) -> Result<Response, ApiError> {
@@ -64,17 +64,13 @@ async fn gpu_time(api: &Api) -> GpuTimeTotals {
     let read = api
         .budget
         .run(move || journal::usage_totals(&database, until));
-    let found = match read.await {
-        Ok(Ok(totals)) => totals,
-        Ok(Err(error)) => {
-            tracing::warn!(
-                error = error_chain(&error),
-                "cannot read the GPU time of users"
-            );
-            GpuTimeTotals::default()
-        }
-        Err(_) => GpuTimeTotals::default(),
+    let warn = |error: &StoreError| {
+        let error = error_chain(error);
+        tracing::warn!(error, "cannot read the GPU time of users");
     };
+    let found = read.await.ok();
+    let found = found.and_then(|totals| totals.inspect_err(warn).ok());
+    let found = found.unwrap_or_default();
     let mut last = api.gpu_time.lock().unwrap_or_else(PoisonError::into_inner);
     last.raise_to(&found);
     last.clone()

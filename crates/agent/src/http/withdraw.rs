@@ -27,12 +27,10 @@ pub async fn withdraw(by: &Withdraw, job: String, because: String) -> Result<Wit
         reply,
     });
     match tokio::time::timeout(WITHDRAWN_WITHIN, answer).await {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(_)) => Err(Error::new(
-            ErrorCode::Conflict,
-            format!("the front end stops, so the task of job {what} stays where it is"),
-        )
-        .hint("cancel it again once the daemon runs")),
+        Ok(answer) => answer.unwrap_or_else(|_| {
+            let why = format!("the front end stops, so the task of job {what} stays where it is");
+            Err(Error::new(ErrorCode::Conflict, why).hint("cancel it again once the daemon runs"))
+        }),
         Err(_) => {
             let within = WITHDRAWN_WITHIN.as_secs();
             let why = format!(

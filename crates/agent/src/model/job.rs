@@ -8,12 +8,14 @@ use divvy_core::job::{Event, Outcome, StopReason};
 use divvy_core::resize::{ResizeTarget, Resized};
 use divvy_core::{
     Amount, Bytes, Compute, Grant, JobId, JobState, OrderKey, QueueName, Request, SchedulingClass,
+    show_labels,
 };
 use jiff::Timestamp;
 
 use crate::host::clock::now;
 use crate::model::bypass::Bypass;
 use crate::model::cause::StopRecord;
+use crate::model::claim::Claim;
 use crate::model::policy::{Hold, JobPolicy, RunState};
 
 /// A job. Its environment stays in the store until it is started.
@@ -286,5 +288,27 @@ impl Job {
         self.state = life
             .on(event)
             .unwrap_or_else(|refused| panic!("job {}: {refused}", self.id));
+    }
+}
+
+impl Job {
+    /// The claim that the job stands for, if it is one.
+    pub fn claim(&self) -> Option<&Claim> {
+        self.spec.policy.claim.as_deref()
+    }
+
+    /// The owner of the programs in a job's MIG instances. One user brings all claims with a namespace, so that is
+    /// their tenant. The `/` at its end occurs in no user name.
+    pub fn tenant(&self) -> String {
+        match self.claim().filter(|claim| !claim.is_slice()) {
+            Some(claim) => format!("{}/", claim.namespace),
+            // A front end may name its users freely, and so a name could equal a namespace.
+            None => self.spec.user.trim_end_matches('/').to_owned(),
+        }
+    }
+
+    /// `gpu0,1`: what the job holds, by label.
+    pub fn grant_labels(&self) -> String {
+        show_labels((self.allocations.iter()).map(|holding| holding.grant.label.as_str()))
     }
 }

@@ -44,7 +44,7 @@ use rustix::net::{
 use rustix::process::{PidfdFlags, Signal, WaitOptions, geteuid, pidfd_open, waitpid};
 use serde::{Deserialize, Serialize};
 
-use crate::host::cgroup;
+use crate::host::cgroup::{self, JobCgroups};
 use crate::host::device_nodes::DeviceGroups;
 use crate::host::failpoint;
 use crate::host::process::mounts::remove_mounts_in;
@@ -191,10 +191,7 @@ enum ForkReply {
     Failed {
         errno: i32,
     },
-    /// Parent control group of the jobs, or why there is none.
-    Cgroup {
-        prefix: Result<PathBuf, String>,
-    },
+    Cgroup(JobCgroups),
     /// Whether the device nodes are as the daemon wants them, or why not.
     DeviceNodes {
         set: Result<(), String>,
@@ -269,11 +266,7 @@ pub struct ForkedSupervisor {
 ///
 /// # Errors
 /// [`UnitError`], or that the fork server gave no answer.
-pub fn use_unit(
-    socket: &Path,
-    instance: &str,
-    nodes: DeviceNodes,
-) -> io::Result<Result<PathBuf, String>> {
+pub fn use_unit(socket: &Path, instance: &str, nodes: DeviceNodes) -> io::Result<JobCgroups> {
     let mut slot = sync::lock(&FORK_SERVER);
     let unit = slot.unit.insert(Unit {
         socket: socket.to_owned(),
@@ -283,7 +276,7 @@ pub fn use_unit(
     let server = slot.server.insert(server);
     server.send_request(ForkRequest::FindCgroup(instance), &[])?;
     match server.recv_answer()? {
-        ForkReply::Cgroup { prefix } => Ok(prefix),
+        ForkReply::Cgroup(groups) => Ok(groups),
         other => Err(unexpected(&other)),
     }
 }
@@ -644,8 +637,8 @@ fn serve_requests(run_container: RunContainer) -> io::Result<()> {
             };
             match request {
                 ForkRequest::FindCgroup(instance) => {
-                    let prefix = cgroup::job_cgroup_prefix(instance);
-                    send_reply(&served.daemon, &ForkReply::Cgroup { prefix })?;
+                    let groups = JobCgroups::of_instance(instance);
+                    send_reply(&served.daemon, &ForkReply::Cgroup(groups))?;
                 }
                 ForkRequest::SetDeviceNodes(nodes) => {
                     let set = served.set_device_nodes(nodes);
@@ -762,7 +755,9 @@ impl Served {
         match nodes {
             DeviceNodes::Open => {
                 // Without a slice of its own no fork server has restricted them, and without filters no kernel.
-                if let Ok(Err(why)) = groups.map(|groups| groups.open()) {
+                if let Ok(groups) = groups
+                    && let Err(why) = groups.open()
+                {
                     supervisor::write_stderr(&why);
                 }
                 Ok(())

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use divvy_api::v1::{self, Array, Error};
+use divvy_api::v1::{Array, Error};
 use divvy_core::{JobId, JobState};
 
+use crate::controller::halt::journal_error;
 use crate::controller::io::Io;
-use crate::controller::query;
-use crate::controller::query::reference;
-use crate::controller::query::reference::{JobRef, journal_error};
+use crate::controller::reference;
+use crate::controller::reference::JobRef;
 use crate::controller::request::Milestone;
-use crate::controller::state::{Jobs, State};
+use crate::controller::state::Jobs;
 use crate::model::job::{Job, NewJob};
 use crate::model::policy::ArrayTask;
 use crate::model::validate::limits::MOST_TASKS;
@@ -129,19 +129,6 @@ pub fn next_of_array(jobs: &Jobs, array: JobId, milestone: Milestone) -> Option<
     jobs.filter(|job| waits(job))
         .min_by_key(|job| job.spec.policy.array.map(|task| task.index))
         .map(JobRef::job)
-}
-
-/// The job that decides the array's result: one that has not ended, else the first by index that failed, else the
-/// first.
-///
-/// # Errors
-/// [`ErrorCode::NotFound`] if the journal has no job of the array.
-pub fn verdict_of_array(state: &State, io: &Io, array: JobId) -> Result<v1::Job, Error> {
-    if let Some(JobRef::Job { id, .. }) = next_of_array(&state.jobs, array, Milestone::Ended) {
-        return query::job_to_api(state, io, id);
-    }
-    let verdict = io.store.verdict_of_array(array).map_err(journal_error)?;
-    query::job_to_api(state, io, verdict.unwrap_or(array))
 }
 
 /// The job of an array that `why` explains: the first pending one, else the first that has not ended, else the first.

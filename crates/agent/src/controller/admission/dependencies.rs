@@ -7,16 +7,15 @@ use divvy_core::job::{Event, Outcome};
 use divvy_core::{JobId, JobState};
 
 use crate::controller::admission::array;
-use crate::controller::disk_full;
 use crate::controller::effects::Effects;
+use crate::controller::halt::journal_error;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::finalize;
-use crate::controller::query::reference;
-use crate::controller::query::reference::JobRef;
+use crate::controller::lifecycle::end;
 use crate::controller::query::view::BlockReason;
+use crate::controller::reference::JobRef;
 use crate::controller::state::{DiskState, Jobs};
+use crate::controller::{disk_full, reference};
 use crate::host::clock::now;
-use crate::host::error::error_chain;
 use crate::journal::StoreError;
 use crate::model::job::Job;
 use crate::model::policy::{Dependency, Of};
@@ -144,20 +143,19 @@ pub(in crate::controller) fn resolve_dependencies(
     io: &Io,
     requested: &[v1::After],
 ) -> Result<Vec<Dependency>, Error> {
-    let internal = |error: StoreError| Error::new(ErrorCode::Internal, error_chain(&error));
     let mut followed: Vec<Dependency> = Vec::new();
     let mut places = BTreeMap::new();
     let mut outcomes = DependencyOutcomes::default();
     for v1::After { job, ok } in requested {
-        let meant = reference::resolve_reference(jobs, io, job).map_err(internal)??;
+        let meant = reference::resolve_reference(jobs, io, job)?;
         let count = match meant {
-            JobRef::Array(array) => reference::count_of_array(io, array).map_err(internal)?,
+            JobRef::Array(array) => reference::count_of_array(io, array).map_err(journal_error)?,
             JobRef::Job { .. } => 1,
         };
         let (job, of) = meant.of(count);
         let after = Dependency { job, ok: *ok, of };
         if *ok
-            && dependency_outcome(jobs, io, &after, &mut outcomes).map_err(internal)?
+            && dependency_outcome(jobs, io, &after, &mut outcomes).map_err(journal_error)?
                 == DependencyOutcome::Failed
         {
             let whole = match meant {
@@ -275,7 +273,7 @@ pub(in crate::controller) fn check_dependencies(
         false => format!(" (#{on})"),
     };
     active.job.reason = Some(format!("its dependency {dependency} did not succeed{by}"));
-    finalize::journal_end(jobs, fx, io, id)
+    end::journal_end(jobs, fx, io, id)
 }
 
 /// `#3`, `array #12`.

@@ -52,20 +52,19 @@ fn is_nothing(value: &Value) -> bool {
 }
 
 /// The reply to a known key: the first job, if the submission is the same.
-pub(in crate::controller) fn replay(before: &Job, same: bool) -> SubmitOutcome {
+pub(in crate::controller) fn replay(before: &Job, same: bool) -> Result<SubmitOutcome, Error> {
     if same {
-        return SubmitOutcome::Job {
+        return Ok(SubmitOutcome::Job {
             id: before.id,
             warning: None,
-        };
+        });
     }
-    let error = Error::new(
+    Err(Error::new(
         ErrorCode::Conflict,
         format!("the idempotency key belongs to another job, #{}", before.id),
     )
     .hint("use a new key for each job")
-    .details(serde_json::json!({ "job": before.id.to_string() }));
-    SubmitOutcome::Refused(error)
+    .details(serde_json::json!({ "job": before.id.to_string() })))
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! Projects: their settings, their members, and the quota that they use.
 
-use divvy_api::spelling;
 use divvy_api::v1::{self, Error, ErrorCode, ProjectChange};
 use divvy_core::project::{QuotaStatus, check_quota, quota_status};
 use divvy_core::{Bytes, Gpus, JobState, Project, ProjectName, Request, SchedulingClass};
@@ -8,6 +7,7 @@ use divvy_core::{Bytes, Gpus, JobState, Project, ProjectName, Request, Schedulin
 use super::file_projects;
 use crate::controller::admission::user_rules;
 use crate::controller::effects::Effects;
+use crate::controller::halt::Halt;
 use crate::controller::io::Io;
 use crate::controller::mig::capacity;
 use crate::controller::query::estimate;
@@ -61,20 +61,7 @@ fn get_project(state: &State, io: &Io, name: &str) -> Result<v1::Project, Error>
     let mut shown = list_projects(state, io).into_iter();
     shown
         .find(|project| project.name == name)
-        .ok_or_else(|| no_project(&state.queues, name))
-}
-
-pub(super) fn no_project(queues: &QueueState, name: &str) -> Error {
-    let names: Vec<&str> = queues
-        .projects
-        .iter()
-        .map(|one| one.name.as_str())
-        .collect();
-    let hint = match names[..] {
-        [] => "no project exists; create one: divvy admin project add".to_owned(),
-        _ => spelling::hint(name, "projects", &names),
-    };
-    Error::new(ErrorCode::NotFound, format!("there is no project {name}")).hint(hint)
+        .ok_or_else(|| user_rules::no_project(&state.queues, name))
 }
 
 /// Applies an administrator's act to a project.
@@ -84,9 +71,9 @@ pub(in crate::controller) fn apply_project_act(
     io: &Io,
     name: &str,
     act: &ProjectAct,
-) -> Result<Result<v1::Project, Error>, StoreError> {
+) -> Result<v1::Project, Halt> {
     if let Some(error) = file_projects::defined_in_file(io, name) {
-        return Ok(Err(error));
+        return Err(error.into());
     }
     match act {
         ProjectAct::Add(change) => change_project(state, fx, io, name, true, change),
@@ -103,13 +90,10 @@ fn change_project(
     name: &str,
     new: bool,
     change: &ProjectChange,
-) -> Result<Result<v1::Project, Error>, StoreError> {
-    let project = match changed_project(&state.queues, name, new, change) {
-        Ok(project) => project,
-        Err(error) => return Ok(Err(error)),
-    };
+) -> Result<v1::Project, Halt> {
+    let project = changed_project(&state.queues, name, new, change)?;
     store_project(state, fx, io, project, new)?;
-    Ok(get_project(state, io, name))
+    Ok(get_project(state, io, name)?)
 }
 
 /// Stores a new or changed project.
@@ -178,7 +162,7 @@ fn changed_project(
             )
             .hint(format!("`divvy admin project set {name}` changes it")));
         }
-        (None, false) => return Err(no_project(queues, name)),
+        (None, false) => return Err(user_rules::no_project(queues, name)),
         (Some(before), false) => before.clone(),
         (None, true) => Project::new(parsed),
     };
@@ -213,18 +197,15 @@ fn remove_project(
     fx: &mut Effects,
     io: &Io,
     name: &str,
-) -> Result<Result<v1::Project, Error>, StoreError> {
-    let shown = match get_project(state, io, name) {
-        Ok(shown) => shown,
-        Err(error) => return Ok(Err(error)),
-    };
+) -> Result<v1::Project, Halt> {
+    let shown = get_project(state, io, name)?;
     let belong = shown.running + shown.waiting;
     if belong > 0 {
         let error = Error::new(ErrorCode::Conflict, jobs_of(belong, name));
-        return Ok(Err(error.hint("wait for them to end, or cancel them")));
+        return Err(error.hint("wait for them to end, or cancel them").into());
     }
     erase_project(state, fx, io, name)?;
-    Ok(Ok(shown))
+    Ok(shown)
 }
 
 /// Whether a user may submit to a project. The HTTP server has already resolved the caller's groups. `behalf` is the
@@ -264,7 +245,7 @@ fn project_of<'a>(
         return Ok(None);
     };
     let project = queues.projects.iter().find(|project| project.name == *name);
-    let project = project.ok_or_else(|| no_project(queues, name.as_str()))?;
+    let project = project.ok_or_else(|| user_rules::no_project(queues, name.as_str()))?;
     Ok(Some(project))
 }
 

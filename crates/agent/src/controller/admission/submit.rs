@@ -2,28 +2,27 @@
 
 use std::sync::Arc;
 
-use divvy_api::spelling;
 use divvy_api::v1::{self, Error, ErrorCode, ReasonCode, Submit};
 use divvy_core::units::IdError;
-use divvy_core::{Amount, JobId, PendingJob, QueueName, QueueSpec, SchedulingClass, Snapshot};
+use divvy_core::{Amount, JobId, PendingJob, QueueName, SchedulingClass, Snapshot};
 
 use super::{
     array, container_access, dependencies, idempotency, on_behalf, text_budget, user_rules,
 };
 use crate::auth::{Caller, Role};
 use crate::container::options;
-use crate::controller::admission::projects;
 use crate::controller::admission::user_rules::MOST_LABELS;
+use crate::controller::admission::{projects, queues};
 use crate::controller::effects::Effects;
+use crate::controller::halt::{Halt, journal_error};
 use crate::controller::io::Io;
 use crate::controller::lifecycle::schedule;
 use crate::controller::mig::{capacity, view};
-use crate::controller::query::estimate::StartEstimator;
-use crate::controller::query::reference::journal_error;
-use crate::controller::query::{estimate, reference};
+use crate::controller::query::estimate;
+use crate::controller::state::estimate::StartEstimator;
 use crate::controller::state::mig::MigManager;
 use crate::controller::state::{GpuState, Jobs, State};
-use crate::controller::{disk_full, query};
+use crate::controller::{disk_full, query, reference};
 use crate::host::account::UserAccount;
 use crate::host::clock::now;
 use crate::host::error::error_chain;
@@ -47,7 +46,6 @@ pub enum SubmitOutcome {
         /// What the submission may not mean.
         warning: Option<String>,
     },
-    Refused(Error),
     /// A dry run: the job as it would be, and the estimator of its start.
     DryRun(Box<v1::Job>, Box<StartEstimator>),
 }
@@ -68,7 +66,7 @@ pub(in crate::controller) fn submit(
     io: &Io,
     submit: Submit,
     SubmitContext { by, named, client }: SubmitContext<'_>,
-) -> Result<SubmitOutcome, StoreError> {
+) -> Result<SubmitOutcome, Halt> {
     let (dry_run, no_wait) = (submit.dry_run, submit.no_wait);
     let array = submit.array.clone();
     let key = submit.idempotency_key.as_ref();
@@ -81,15 +79,13 @@ pub(in crate::controller) fn submit(
     if let Some(before) = &before
         && before.spec.policy.digest.is_some()
     {
-        return Ok(idempotency::replay(
-            before,
-            before.spec.policy.digest == digest,
-        ));
+        let is_same = before.spec.policy.digest == digest;
+        return Ok(idempotency::replay(before, is_same)?);
     }
     if let Some(error) =
         disk_full::disk_full_error_for(&state.disk, io, &submit).filter(|_| !dry_run)
     {
-        return Ok(SubmitOutcome::Refused(error));
+        return Err(error.into());
     }
     for account in [Some(&by.account), named].into_iter().flatten() {
         state.queues.users.remember(account, &state.jobs);
@@ -100,25 +96,20 @@ pub(in crate::controller) fn submit(
         let is_untied = submit.with_client && client.is_none();
         is_untied.then(|| UNTIED.to_owned())
     });
-    let mut new = match validate(state, io, submit, by) {
-        Ok(new) => new,
-        Err(error) => return Ok(SubmitOutcome::Refused(error)),
-    };
+    let mut new = validate(state, io, submit, by)?;
     new.spec.policy.tie = client.map(|client| Tie {
         client,
         boot: state.mig.boot.clone(),
     });
     let count = array.as_ref().map_or(1, |array| array.indices.len());
-    if let Err(error) = check_count(&state.jobs, io, by, count) {
-        return Ok(SubmitOutcome::Refused(error));
-    }
+    check_count(&state.jobs, io, by, count)?;
     let alike = array.map(|array| (new.clone(), array));
     let mut new = match &alike {
         Some((alike, array)) => array::task(alike, array, array.indices[0], None),
         None => new,
     };
     if let Some(before) = before {
-        return Ok(idempotency::replay(&before, *before.spec == new.spec));
+        return Ok(idempotency::replay(&before, *before.spec == new.spec)?);
     }
     new.spec.policy.digest = digest;
     let more = match &alike {
@@ -129,11 +120,7 @@ pub(in crate::controller) fn submit(
         }
         None => budget::new_job_size(&new),
     };
-    if let Err(error) =
-        crate::controller::admission::text_budget::check_texts(&state.jobs, io, by, more)
-    {
-        return Ok(SubmitOutcome::Refused(error));
-    }
+    text_budget::check_texts(&state.jobs, io, by, more)?;
     if dry_run || no_wait {
         let (mut job, estimator) = self::dry_run(state, io, &new);
         if dry_run {
@@ -141,7 +128,7 @@ pub(in crate::controller) fn submit(
             return Ok(SubmitOutcome::DryRun(Box::new(job), Box::new(estimator)));
         }
         if job.state == v1::JobState::Queued {
-            return Ok(SubmitOutcome::Refused(would_wait(&job)));
+            return Err(would_wait(&job).into());
         }
     }
     let rest = move |first: JobId| {
@@ -158,10 +145,7 @@ pub(in crate::controller) fn submit(
     {
         state.queues.labels.insert(label.clone());
     }
-    let id = match admit(&mut state.jobs, fx, io, &new, rest)? {
-        Ok(id) => id,
-        Err(error) => return Ok(SubmitOutcome::Refused(error)),
-    };
+    let id = admit(&mut state.jobs, fx, io, &new, rest)?;
     if no_wait {
         // The client asked for a start at once, so this job is placed before later submissions of the round are
         // handled.
@@ -205,7 +189,7 @@ fn admit<Rest: Iterator<Item = NewJob>>(
     io: &Io,
     first: &NewJob,
     rest: impl FnOnce(JobId) -> Rest,
-) -> Result<Result<JobId, Error>, StoreError> {
+) -> Result<JobId, Halt> {
     let (job, mut kept) = store_job(io, first)?;
     let id = job.id;
     let mut admitted = vec![(job, budget::new_job_size(first))];
@@ -223,7 +207,7 @@ fn admit<Rest: Iterator<Item = NewJob>>(
             // The failed job may have left a part of its secrets.
             forget_secrets(io, &job);
         }
-        return Ok(Err(Error::new(ErrorCode::Internal, error_chain(&error))));
+        return Err(Error::new(ErrorCode::Internal, error_chain(&error)).into());
     }
     let mut outcomes = dependencies::DependencyOutcomes::default();
     for (job, texts) in admitted {
@@ -244,7 +228,7 @@ fn admit<Rest: Iterator<Item = NewJob>>(
             &mut outcomes,
         )?;
     }
-    Ok(Ok(id))
+    Ok(id)
 }
 
 /// Stores one job, and its secrets if the job could be stored.
@@ -396,27 +380,6 @@ fn check_caller(io: &Io, submit: &Submit, by: &Caller) -> Result<(), Error> {
     Ok(())
 }
 
-/// The queue of this name.
-///
-/// # Errors
-/// [`ErrorCode::Usage`] for a name that no queue can have, [`ErrorCode::NotFound`] for one that no queue has.
-pub(in crate::controller) fn served_queue<'a>(
-    io: &'a Io,
-    name: &str,
-) -> Result<&'a QueueSpec, Error> {
-    let name: QueueName =
-        (name.parse()).map_err(|error: IdError| usage(error.to_string()).hint(error.hint()))?;
-    let queues = &io.config.schedule.queues;
-    queues.iter().find(|spec| spec.name == name).ok_or_else(|| {
-        let there: Vec<&str> = queues.iter().map(|spec| spec.name.as_str()).collect();
-        Error::new(ErrorCode::NotFound, format!("there is no queue {name}")).hint(spelling::hint(
-            name.as_str(),
-            "queues",
-            &there,
-        ))
-    })
-}
-
 fn queue_and_amount(
     mig: &MigManager,
     gpus: &GpuState,
@@ -425,7 +388,7 @@ fn queue_and_amount(
     amount: Option<v1::Amount>,
 ) -> Result<(QueueName, Amount), Error> {
     let default = QueueName::default_queue();
-    let spec = served_queue(io, queue.unwrap_or(default.as_str()))?;
+    let spec = queues::served_queue(io, queue.unwrap_or(default.as_str()))?;
     let name = &spec.name;
     let requested = amount.map(Amount::try_from).transpose()?;
     match (spec.amount, requested) {

@@ -94,7 +94,7 @@ pub(in crate::controller) fn project(
         )
         .hint(usable_projects(queues, account))),
         (Some(named), _) if rules.require_project && !is_project(&named) => {
-            Err(super::projects::no_project(queues, &named))
+            Err(no_project(queues, &named))
         }
         (None, default) => Ok(default.map(ToString::to_string)),
         (named, _) => Ok(named),
@@ -143,4 +143,17 @@ pub(in crate::controller) fn project_warning(queues: &QueueState, name: &str) ->
     Some(format!(
         "this daemon has no projects, so {name} is only a label{meant}"
     ))
+}
+
+pub(super) fn no_project(queues: &QueueState, name: &str) -> Error {
+    let names: Vec<&str> = queues
+        .projects
+        .iter()
+        .map(|one| one.name.as_str())
+        .collect();
+    let hint = match names[..] {
+        [] => "no project exists; create one: divvy admin project add".to_owned(),
+        _ => spelling::hint(name, "projects", &names),
+    };
+    Error::new(ErrorCode::NotFound, format!("there is no project {name}")).hint(hint)
 }

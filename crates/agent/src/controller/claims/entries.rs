@@ -8,7 +8,6 @@ use divvy_core::{JobId, JobState};
 
 use crate::container::edits::JobFiles;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::start;
 use crate::controller::state::mig::is_divided;
 use crate::controller::state::{Jobs, State};
 use crate::host::run_as::Identity;
@@ -52,7 +51,7 @@ pub(in crate::controller) fn write(state: &State, io: &Io, id: JobId) -> io::Res
         preload: config.programs.preload.clone(),
         simulated: simulated.cloned(),
         limiter,
-        marker: JobFiles::of(start::job_dir(&state.jobs, io, id).path()).folder,
+        marker: JobFiles::of(state.jobs.dir(&io.config.home, id).path()).folder,
         refuse_user_namespaces: config.confinement.refuse_user_namespaces,
     };
     let me = identity(Credentials::current());

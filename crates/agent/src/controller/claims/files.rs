@@ -7,11 +7,12 @@ use divvy_core::JobId;
 
 use crate::container::edits::{Edits, JobFiles, edits};
 use crate::container::{cdi, job_files};
-use crate::controller::claims::{self, entries};
+use crate::controller::actuators::Actuators;
+use crate::controller::claims::entries;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::container::slice_of_job;
-use crate::controller::lifecycle::start;
-use crate::controller::lifecycle::start::{StartError, overheads, slice_layout};
+use crate::controller::lifecycle::start::{overheads, slice_layout};
+use crate::controller::lifecycle::start_failure::StartError;
 use crate::controller::run_as::run_as;
 use crate::controller::state::mig::{MigManager, is_divided};
 use crate::controller::state::{Jobs, State};
@@ -37,6 +38,7 @@ const NO_OTHERS: (&str, &str) = ("NVIDIA_VISIBLE_DEVICES", "void");
 pub(in crate::controller) fn create_claim_files(
     state: &mut State,
     io: &Io,
+    actuators: &Actuators,
     id: JobId,
 ) -> Result<(), StartError> {
     let folder = io.config.home.slice(&id.to_string());
@@ -60,11 +62,11 @@ pub(in crate::controller) fn create_claim_files(
         }
     }
     reach("start.slice");
-    let files = JobFiles::of(start::job_dir(&state.jobs, io, id).path());
+    let files = JobFiles::of(state.jobs.dir(&io.config.home, id).path());
     let edits = edits_of_claim(&state.jobs, &state.mig, io, id, &files)?;
     job_files::write(&edits, &files)?;
     reach("claim.laid");
-    let name = claims::device_of(&state.jobs, io, id).unwrap_or_default();
+    let name = device_of(&state.jobs, io, id).unwrap_or_default();
     match cdi::keep(&cdi_folder(io), &name, &cdi::cdi(&name, &edits)) {
         Ok(()) => {}
         // Its programs need no container engine.
@@ -75,7 +77,7 @@ pub(in crate::controller) fn create_claim_files(
     }
     reach("claim.cdi");
     entries::write(state, io, id).map_err(StartError::Entry)?;
-    register_claim(&state.jobs, io, id);
+    register_claim(&state.jobs, io, actuators, id);
     Ok(())
 }
 
@@ -113,8 +115,13 @@ fn edits_of_claim(
 }
 
 /// Registers a claim that has its files with the observer and the compute scheduler.
-pub(in crate::controller) fn register_claim(jobs: &Jobs, io: &Io, id: JobId) {
-    let files = JobFiles::of(start::job_dir(jobs, io, id).path());
+pub(in crate::controller) fn register_claim(
+    jobs: &Jobs,
+    io: &Io,
+    actuators: &Actuators,
+    id: JobId,
+) {
+    let files = JobFiles::of(jobs.dir(&io.config.home, id).path());
     let folder = io.config.home.slice(&id.to_string());
     let Some(active) = jobs.active.get(&id) else {
         return;
@@ -122,13 +129,14 @@ pub(in crate::controller) fn register_claim(jobs: &Jobs, io: &Io, id: JobId) {
     let entry = match active.slice() {
         Some(slice) => {
             let (limits, compute) = (active.job.limits(), active.job.compute());
-            io.compute_scheduler
+            actuators
+                .compute_scheduler
                 .add_slice(id, &folder, &limits, compute);
             slice.to_watched_job(Vec::new())
         }
         None => WatchedJob::without_ledger(),
     };
-    io.observer.register(
+    actuators.observer.register(
         id,
         WatchedJob {
             // Containers have the first, and programs that enter the slice the second.
@@ -184,4 +192,22 @@ pub(in crate::controller) fn remove_stale_cdi_files(jobs: &Jobs, io: &Io) {
     if let Err(error) = cdi::sweep(&cdi_folder(io), goes) {
         tracing::warn!(%error, "cannot remove outdated CDI files");
     }
+}
+
+/// The name of a claim's CDI device.
+pub(in crate::controller) fn device_of(jobs: &Jobs, io: &Io, id: JobId) -> Option<String> {
+    let claim = jobs.active.get(&id)?.job.claim()?;
+    Some(cdi_name_of(io, claim))
+}
+
+/// Removes the CDI device and the entry of a claim that has ended, before its slice.
+pub(in crate::controller) fn remove_files(jobs: &Jobs, io: &Io, id: JobId) {
+    let Some(name) = device_of(jobs, io, id) else {
+        return;
+    };
+    if let Err(error) = cdi::remove(&cdi_folder(io), &name) {
+        tracing::warn!(job = %id, %error, "cannot remove the claim's CDI file; it stays until the next start");
+    }
+    entries::remove(jobs, io, id);
+    reach("claim.freed");
 }

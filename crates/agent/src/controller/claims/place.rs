@@ -5,7 +5,7 @@ use divvy_core::Snapshot;
 use divvy_core::pinned::{Device, PinnedAllocation, allocate_pinned};
 
 use crate::controller::io::Io;
-use crate::controller::lifecycle::schedule;
+use crate::controller::lifecycle::planner_input;
 use crate::controller::sharing;
 use crate::controller::state::State;
 use crate::model::claim::{self, ClaimRequest, devices};
@@ -18,7 +18,8 @@ pub(super) fn place_beside_others(
     mut asked: ClaimRequest,
 ) -> Result<(ClaimRequest, PinnedAllocation), Error> {
     for _ in 0..2 {
-        let (devices, placed) = allocate(&schedule::snapshot(state, io), &asked.claim.devices)?;
+        let (devices, placed) =
+            allocate(&planner_input::snapshot(state, io), &asked.claim.devices)?;
         if sharing::acquire(state, io, placed.grants.iter(), &[]).is_ok() {
             asked.claim.devices = devices;
             return Ok((asked, placed));

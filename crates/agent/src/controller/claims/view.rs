@@ -6,10 +6,10 @@ use divvy_core::{JobId, JobState, mig};
 use crate::auth::Caller;
 use crate::container::cdi;
 use crate::controller::claims::files;
+use crate::controller::halt::journal_error;
 use crate::controller::io::Io;
-use crate::controller::query::reference::journal_error;
+use crate::controller::query;
 use crate::controller::state::{GpuState, Jobs, State};
-use crate::controller::{observe, query};
 use crate::gpu::Device;
 use crate::model::claim::end::End;
 use crate::model::job::Job;
@@ -76,7 +76,7 @@ fn held_claim(state: &State, io: &Io, job: &Job) -> Option<v1::HeldClaim> {
 fn claim_release_block(jobs: &Jobs, gpus: &GpuState, job: &Job) -> Option<String> {
     let is_given_back = matches!(job.state, JobState::Stopping { .. });
     let why = "the driver does not list the processes on its GPUs; the claim stays allocated until the driver does";
-    (is_given_back && observe::is_unobserved(jobs, gpus, job.id)).then(|| why.to_owned())
+    (is_given_back && jobs.is_unobserved(gpus, job.id)).then(|| why.to_owned())
 }
 
 /// The claim of a job, as the API shows it.

@@ -8,13 +8,13 @@ use rustix::process::Signal;
 use super::container;
 use super::orphans::own_orphans;
 use crate::auth::Caller;
-use crate::controller::claims;
 use crate::controller::effects::Effects;
+use crate::controller::halt::Halt;
 use crate::controller::io::Io;
+use crate::controller::lifecycle::end;
 use crate::controller::lifecycle::hold::TASK;
-use crate::controller::lifecycle::{finalize, start};
 use crate::controller::observe::usage;
-use crate::controller::query::reference::has_ended;
+use crate::controller::reference::has_ended;
 use crate::controller::request::Cancellation;
 use crate::controller::state::Jobs;
 use crate::host::clock::{Instant, now};
@@ -35,13 +35,11 @@ pub(in crate::controller) fn cancel_job(
     id: JobId,
     how: &Cancellation,
     by: &Caller,
-) -> Result<Result<JobId, Error>, StoreError> {
-    if let Some(error) = claims::refuse_for_claim(jobs, id, "cancelled") {
-        return Ok(Err(error));
-    }
+) -> Result<JobId, Halt> {
+    jobs.refuse_for_claim(id, "cancelled")?;
     let active = jobs.active.get_mut(&id);
     let Some(active) = active.filter(|active| active.job.state.outcome().is_none()) else {
-        return Ok(Err(has_ended(id)));
+        return Err(has_ended(id).into());
     };
     let asked = &how.asked;
     let is_of_front_end = asked.because.is_some() || asked.withdraw;
@@ -50,22 +48,22 @@ pub(in crate::controller) fn cancel_job(
             "only the daemon's own user may say why job {id} is cancelled, but {} is uid {}",
             by.account.name, by.account.uid
         );
-        return Ok(Err(
-            Error::new(ErrorCode::NotAllowed, why).hint("cancel it with an empty body")
-        ));
+        return Err(Error::new(ErrorCode::NotAllowed, why)
+            .hint("cancel it with an empty body")
+            .into());
     }
     if !is_of_front_end
         && !how.agreed
         && io.config.front_end.is_some()
         && let Some(error) = refuse_for_front_end(&active.job)
     {
-        return Ok(Err(error));
+        return Err(error.into());
     }
     if asked.withdraw && !active.job.only_stands_for_a_task() {
         let why = format!("job {id} was confirmed, so its record stays");
-        return Ok(Err(
-            Error::new(ErrorCode::Conflict, why).hint("cancel it without `withdraw`")
-        ));
+        return Err(Error::new(ErrorCode::Conflict, why)
+            .hint("cancel it without `withdraw`")
+            .into());
     }
     active.job.run_state.withdrawn |= asked.withdraw;
     let cause = match &asked.because {
@@ -73,7 +71,7 @@ pub(in crate::controller) fn cancel_job(
         None => Cause::requested_by("cancelled", by),
     };
     stop_job(jobs, fx, io, id, StopReason::Cancel, cause)?;
-    Ok(Ok(id))
+    Ok(id)
 }
 
 /// Whether a job stands for a task that waits on a ClearML server, and its front end has not claimed it.
@@ -104,12 +102,10 @@ pub(in crate::controller) fn requeue_job(
     io: &Io,
     id: JobId,
     by: &Caller,
-) -> Result<Result<JobId, Error>, StoreError> {
-    if let Some(error) = claims::refuse_for_claim(jobs, id, "requeued") {
-        return Ok(Err(error));
-    }
+) -> Result<JobId, Halt> {
+    jobs.refuse_for_claim(id, "requeued")?;
     let conflict =
-        |why: String, hint: String| Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
+        |why: String, hint: String| Err(Error::new(ErrorCode::Conflict, why).hint(hint).into());
     let Some(active) = jobs.active.get(&id) else {
         return conflict(
             format!("job {id} has ended, and its environment is deleted"),
@@ -144,7 +140,7 @@ pub(in crate::controller) fn requeue_job(
                 StopReason::Requeue,
                 Cause::requested_by("requeued", by),
             )?;
-            Ok(Ok(id))
+            Ok(id)
         }
     }
 }
@@ -171,7 +167,7 @@ pub(in crate::controller) fn stop_job(
             active.job.run_state.cause = Some(cause);
             active.job.ended_at = Some(now());
             active.job.reason = Some(format!("{words} while it waited"));
-            return finalize::journal_end(jobs, fx, io, id);
+            return end::journal_end(jobs, fx, io, id);
         }
         JobState::Stopping { why: before, .. } => why > *before,
         JobState::Starting { .. } | JobState::Running { .. } | JobState::Bound { .. } => {
@@ -210,7 +206,7 @@ pub(in crate::controller) fn stop(
     let Some(active) = jobs.active.get(&id) else {
         return;
     };
-    let dir = start::job_dir(jobs, io, id);
+    let dir = jobs.dir(&io.config.home, id);
     if active.job.spec.container.is_some()
         && dir.path().is_dir()
         && let Err(error) = dir.request_stop()
@@ -247,7 +243,7 @@ pub(in crate::controller) fn stop(
 
 /// Kills what is left of a job after its grace period. The supervisor stays: it has to record how the job ended.
 pub(in crate::controller) fn kill(jobs: &Jobs, io: &Io, id: JobId) {
-    let dir = start::job_dir(jobs, io, id);
+    let dir = jobs.dir(&io.config.home, id);
     let Some(launch) = dir.launch().ok().flatten() else {
         return;
     };
@@ -286,7 +282,7 @@ pub(in crate::controller) fn job_processes(
 /// the engine, and handles signals.
 pub(in crate::controller) fn kill_unstarted(jobs: &Jobs, io: &Io, id: JobId) {
     kill(jobs, io, id);
-    let dir = start::job_dir(jobs, io, id);
+    let dir = jobs.dir(&io.config.home, id);
     let is_container = jobs
         .active
         .get(&id)

@@ -15,13 +15,13 @@ use divvy_core::order_key::{is_topmost, next_number};
 use divvy_core::{Amount, JobId, JobState, QueueName, QueueSpec, Top, can_ever_fit};
 
 use crate::auth::{Caller, Role};
-use crate::controller::admission::{projects, submit, text_budget};
+use crate::controller::admission::{projects, queues, text_budget};
 use crate::controller::effects::Effects;
+use crate::controller::halt::Halt;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::hold;
 use crate::controller::mig::capacity;
 use crate::controller::state::{Jobs, State};
-use crate::journal::StoreError;
 use crate::model::job::{Job, JobSpec};
 use crate::model::policy::{check_priority, check_range, check_time_limit};
 use crate::model::validate::{self, budget, never_fits, usage};
@@ -44,16 +44,13 @@ pub(in crate::controller) fn change_job(
     id: JobId,
     change: &JobChange,
     by: &Caller,
-) -> Result<Result<JobId, Error>, StoreError> {
-    let changed = match validate_change(state, io, id, change, by) {
-        Ok(changed) => changed,
-        Err(error) => return Ok(Err(error)),
-    };
+) -> Result<JobId, Halt> {
+    let changed = validate_change(state, io, id, change, by)?;
     if changed.events.is_empty() {
-        return Ok(Ok(id));
+        return Ok(id);
     }
     let Some(active) = state.jobs.active.get_mut(&id) else {
-        return Ok(Ok(id));
+        return Ok(id);
     };
     let job = &mut active.job;
     job.spec = Arc::new(changed.spec);
@@ -69,7 +66,7 @@ pub(in crate::controller) fn change_job(
         fx.jobs.changed.insert(id);
     }
     fx.replan = true;
-    Ok(Ok(id))
+    Ok(id)
 }
 
 /// Validates a change, and returns its result.
@@ -157,7 +154,7 @@ fn validate_queue(
     let before = spec_of(io, &job.spec.queue);
     let to = match &change.queue {
         None => before.clone(),
-        Some(name) => submit::served_queue(io, name)?.clone(),
+        Some(name) => queues::served_queue(io, name)?.clone(),
     };
     if to.name != before.name {
         let words = format!("queue: {} -> {}", before.name, to.name);

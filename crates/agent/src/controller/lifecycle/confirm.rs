@@ -17,16 +17,16 @@ use std::time::Duration;
 use divvy_api::v1::{Confirm, Confirmation, Error, ErrorCode, ReasonCode, Submit};
 use divvy_core::{JobId, JobState};
 
-use super::schedule;
 use crate::auth::Caller;
 use crate::container::options;
 use crate::controller::admission::{container_access, text_budget};
 use crate::controller::effects::Effects;
+use crate::controller::halt::Halt;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{finalize, job_sync};
-use crate::controller::query::reference;
-use crate::controller::query::reference::has_ended;
+use crate::controller::lifecycle::{end, requeue};
 use crate::controller::query::view::BlockReason;
+use crate::controller::reference;
+use crate::controller::reference::has_ended;
 use crate::controller::runtime::{ActiveJob, Runtime};
 use crate::controller::state::Jobs;
 use crate::controller::state::mig::{MigManager, is_divided};
@@ -95,7 +95,7 @@ pub(in crate::controller) fn ready(
     fx.failpoints.push("confirm.granted");
     let text = format!(
         "{} reserved; the front end has {} s to confirm the job",
-        schedule::labels(&active.job),
+        active.job.grant_labels(),
         active.job.confirm_timeout().as_secs()
     );
     fx.record_event(io, Some(id), "granted", &text)
@@ -109,26 +109,20 @@ pub(in crate::controller) fn confirm(
     reference: &str,
     confirm: &Confirm,
     by: &Caller,
-) -> Result<Result<JobId, Error>, StoreError> {
-    let id = match reference::find(jobs, io, reference)? {
-        Ok(id) => id,
-        Err(error) => return Ok(Err(error)),
-    };
+) -> Result<JobId, Halt> {
+    let id = reference::find(jobs, io, reference)?;
     let digest = digest(confirm);
     let Some(active) = jobs.active.get(&id) else {
-        return Ok(Err(has_ended(id)));
+        return Err(has_ended(id).into());
     };
     match confirmation_state(&active.job, confirm, &digest, by) {
-        Err(error) => return Ok(Err(error)),
-        Ok(ConfirmationState::AlreadyConfirmed) => return Ok(Ok(id)),
+        Err(error) => return Err(error.into()),
+        Ok(ConfirmationState::AlreadyConfirmed) => return Ok(id),
         Ok(ConfirmationState::Pending) => {}
     }
     let env = io.store.env(id)?.unwrap_or_default();
     let before = budget::ended_job_size(&active.job.spec) + budget::written(&env);
-    let submit = match amended(io, &active.job, env, confirm, by) {
-        Ok(submit) => submit,
-        Err(error) => return Ok(Err(error)),
-    };
+    let submit = amended(io, &active.job, env, confirm, by)?;
     let ready = active.has_all_instances();
     let mut spec = JobSpec::clone(&active.job.spec);
     spec.command = submit.command;
@@ -136,13 +130,9 @@ pub(in crate::controller) fn confirm(
     spec.policy.labels = submit.labels;
     let after = budget::ended_job_size(&spec) + budget::written(&submit.env);
     let texts = (active.texts + after).saturating_sub(before);
-    if let Err(error) =
-        text_budget::check_job(jobs, io, id, texts, "the confirmation would make it")
-    {
-        return Ok(Err(error));
-    }
+    text_budget::check_job(jobs, io, id, texts, "the confirmation would make it")?;
     let Some(ActiveJob { job, .. }) = jobs.active.get_mut(&id).map(Box::as_mut) else {
-        return Ok(Ok(id));
+        return Ok(id);
     };
     job.spec = Arc::new(spec);
     job.run_state.confirmed = Some(digest);
@@ -150,13 +140,13 @@ pub(in crate::controller) fn confirm(
     io.store.save_amended(&job, &submit.env)?;
     io.store.save(&job)?;
     text_budget::set_texts(jobs, id, texts);
-    fx.record_event(io, Some(id), "confirmed", &schedule::labels(&job))?;
+    fx.record_event(io, Some(id), "confirmed", &job.grant_labels())?;
     reach("confirm.intent");
     fx.failpoints.push("confirm.kept");
     if ready {
         fx.jobs.starts.push(id);
     }
-    Ok(Ok(id))
+    Ok(id)
 }
 
 /// The submission as the confirmation changes it.
@@ -211,7 +201,7 @@ pub(in crate::controller) fn expire_confirmation(
         return Ok(());
     };
     let within = active.job.confirm_timeout().as_secs();
-    job_sync::requeue_unstarted(
+    requeue::requeue_unstarted(
         jobs,
         mig,
         fx,
@@ -234,7 +224,7 @@ pub(in crate::controller) fn start_in_place(
     id: JobId,
     why: &str,
 ) -> Result<(), StoreError> {
-    finalize::free_slice(jobs, fx, id);
+    end::free_slice(jobs, fx, id);
     fx.jobs.starts.push(id);
     fx.record_event(io, Some(id), "starting", &format!("starting again: {why}"))
 }

@@ -1,28 +1,21 @@
-//! Container jobs: the plan by which a supervisor creates a container, its garbage collection, and its slice.
+//! Container jobs: the plan by which a supervisor creates a container, and its slice.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use divvy_api::home::Home;
 use divvy_api::v1::{self, Error, ErrorCode};
-use divvy_core::JobId;
 use divvy_core::docker::{self, ContainerOptionError};
 
 use crate::config::{Config, LibraryMissing, Simulated, simulated_gpus};
 use crate::container::driver::{DriverError, GpuDevice};
 use crate::container::edits::{JobFiles, edits};
 use crate::container::engine::{self, NoEngine};
-use crate::container::gc::{self, ContainerGc};
-use crate::container::{cdi, job_files, user_mounts};
-use crate::controller::claims::files;
-use crate::controller::effects::Effects;
+use crate::container::{cdi, job_files};
 use crate::controller::io::Io;
-use crate::controller::lifecycle::start;
-use crate::controller::query::reference;
+use crate::controller::reference;
 use crate::controller::state::Jobs;
 use crate::controller::state::mig::{MigManager, is_divided};
-use crate::host::clock::Instant;
 use crate::host::error::error_chain;
 use crate::host::process::{self, Process};
 use crate::host::run_as::Identity;
@@ -31,110 +24,8 @@ use crate::job_dir::container_spec::{
     self, ContainerSlice, ContainerSubmitter, Driver, Limiter, OnUnlimited, Plan,
 };
 use crate::job_dir::injection::InjectionPolicy;
-use crate::journal::StoreError;
 use crate::model::job::Job;
-use crate::supervisor::forkserver;
-use crate::supervisor::handle::SupervisorHandle;
 use crate::supervisor::job_environment::{JobEnvironment, for_job};
-
-/// The delay between two supervisors of one container, so that one which dies at once is not replaced at once.
-const REST: Duration = Duration::from_secs(2);
-
-/// How long after a container job's end leftovers are collected. By then its supervisor has removed them or has died.
-pub(in crate::controller) const CONTAINER_GC_DELAY: Duration = Duration::from_secs(60);
-
-/// The input for the garbage collection: which containers may belong to active jobs.
-///
-/// # Errors
-/// When the journal cannot be read.
-pub fn container_gc(jobs: &Jobs, io: &Io) -> Result<ContainerGc, StoreError> {
-    // Jobs that ended in this round are still in the map.
-    let active = jobs.active.values();
-    let active = active.filter(|active| active.job.state.outcome().is_none());
-    Ok(ContainerGc {
-        journal: io.store.name()?,
-        began: io.store.began()?,
-        living: active.map(|active| active.job.id).collect(),
-        newest: io.store.last_numbered()?,
-    })
-}
-
-/// Schedules a collection, because a container or CDI file may be left over. It runs within `after`.
-pub(in crate::controller) fn schedule_container_gc(fx: &mut Effects, after: Duration) {
-    let due = Instant::now() + after;
-    fx.container_gc_at = Some(fx.container_gc_at.map_or(due, |before| before.min(due)));
-}
-
-/// Starts the garbage collection of containers and CDI files once it is due.
-pub(in crate::controller) fn run_container_gc(
-    jobs: &Jobs,
-    fx: &mut Effects,
-    io: &Io,
-) -> Result<(), StoreError> {
-    if fx.container_gc_at.is_none_or(|due| due > Instant::now()) {
-        return Ok(());
-    }
-    fx.container_gc_at = None;
-    files::remove_stale_cdi_files(jobs, io);
-    remove_stale_mounts(jobs, io);
-    let Ok(socket) = engine::socket() else {
-        return Ok(());
-    };
-    let instance = container_spec::instance(io.config.home.instance());
-    if let Err(error) = gc::start(socket, instance, container_gc(jobs, io)?) {
-        tracing::warn!(%error, "cannot search for leftover containers");
-    }
-    Ok(())
-}
-
-/// Removes staged mounts of containers whose jobs hold nothing any more: their supervisors died before they could.
-pub(in crate::controller) fn remove_stale_mounts(jobs: &Jobs, io: &Io) {
-    let instance = container_spec::instance(io.config.home.instance());
-    let jobs = jobs.active.values().map(|active| &active.job);
-    let holds = jobs.filter(|job| !job.state.grants().is_empty());
-    let names =
-        holds.map(|job| container_spec::name(&instance, &job.id.to_string(), job.run_state.runs));
-    for folder in user_mounts::stale(&io.config.home.mounts(), &names.collect()) {
-        if let Err(error) = forkserver::remove_mounts(&folder) {
-            tracing::warn!(%error, folder = %folder.display(), "cannot remove the mounts of a dead supervisor");
-        }
-    }
-}
-
-/// Starts a new supervisor for a container that has lost its own; it continues from the job's records.
-pub(in crate::controller) fn replace_supervisor(
-    jobs: &mut Jobs,
-    children: &mut Vec<SupervisorHandle>,
-    fx: &mut Effects,
-    io: &Io,
-    id: JobId,
-) -> Result<(), StoreError> {
-    let Some(active) = jobs.active.get_mut(&id) else {
-        return Ok(());
-    };
-    let Some(placed) = active.placed_mut() else {
-        return Ok(());
-    };
-    let last = placed.supervisor.replaced_at;
-    if last.is_some_and(|last| last.elapsed() < REST) {
-        return Ok(());
-    }
-    placed.supervisor.replaced_at = Some(Instant::now());
-    let name = start::job_dir(jobs, io, id).container().ok().flatten();
-    let name = name.map_or_else(|| "its container".to_owned(), |placed| placed.name);
-    match start::try_spawn(jobs, children, io, id) {
-        Ok(()) => fx.record_event(
-            io,
-            Some(id),
-            "container_adopted",
-            &format!("{name} lost its supervisor; a new one supervises it"),
-        ),
-        Err(error) => {
-            tracing::error!(job = %id, error = error_chain(&error), "cannot start a new supervisor for the container");
-            Ok(())
-        }
-    }
-}
 
 /// The engine's flags that bring a container into the slice of a job.
 ///
@@ -146,8 +37,7 @@ pub fn docker_args(
     io: &Io,
     reference: &str,
 ) -> Result<v1::DockerArgs, Error> {
-    let id = reference::find(jobs, io, reference)
-        .map_err(|error| Error::new(ErrorCode::Internal, error_chain(&error)))??;
+    let id = reference::find(jobs, io, reference)?;
     let nothing = || {
         Error::new(
             ErrorCode::Conflict,
@@ -165,7 +55,7 @@ pub fn docker_args(
     let asked = job.spec.container.as_ref();
     let is_guest = asked.is_some_and(|asked| asked.starter.is_some());
     // Its supervisor first checks the process that will start the container.
-    if is_guest && !matches!(start::job_dir(jobs, io, id).launch(), Ok(Some(_))) {
+    if is_guest && !matches!(jobs.dir(&io.config.home, id).launch(), Ok(Some(_))) {
         let why = format!("job {id} is not ready for its container yet");
         return Err(Error::new(ErrorCode::Conflict, why).hint("try again in a moment"));
     }
@@ -176,7 +66,7 @@ pub fn docker_args(
     let internal =
         |error: &dyn std::error::Error| Error::new(ErrorCode::Internal, error_chain(error));
     let held = slice_of_job(io, mig, job, &visible, has_slice).map_err(|error| internal(&error))?;
-    let files = JobFiles::of(start::job_dir(jobs, io, id).path());
+    let files = JobFiles::of(jobs.dir(&io.config.home, id).path());
     let edits = edits(&held, &files);
     // A container job already has these files; for any other job they are created now.
     if !ahead {

@@ -1,36 +1,26 @@
-//! Finalization: the end of a job, or of one of its runs, is journaled; then its slice and its files are removed.
+//! Finalization: the end of a job, or of one of its runs, is journaled. [`release`](super::release) removes its slice and
+//! its files later.
 
 use std::time::Duration;
 
 use divvy_api::v1::Signal;
 use divvy_core::job::{ProgramExit, StopReason};
 use divvy_core::{JobId, JobState};
-use divvy_ledger::Snapshot;
 
-use super::container::CONTAINER_GC_DELAY;
 use super::hold::TASK;
-use super::job_sync::running;
-use super::start::records;
-use crate::controller::claims;
-use crate::controller::effects::{Effects, FreedSlice, RunOver};
+use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{
-    container, idle, job_sync, notifications, orphans, requeue, start,
-};
-use crate::controller::mig::claim;
-use crate::controller::observe::{limiter_alarms, reconcile, usage};
-use crate::controller::runtime::{ActiveJob, Runtime};
+use crate::controller::lifecycle::{end, orphans, requeue};
+use crate::controller::mig::release;
+use crate::controller::observe::{reconcile, usage};
 use crate::controller::service::faults;
+use crate::controller::state::lookup::records;
 use crate::controller::state::{Jobs, State};
-use crate::gpu::slice;
 use crate::host::clock::{Instant, boot_ns, now};
-use crate::host::error::error_chain;
-use crate::host::failpoint::reach;
-use crate::job_dir::replica::Replica;
-use crate::job_dir::{self, ExitRecord, JobDir, RunOutcome};
+use crate::host::process::Process;
+use crate::job_dir::{ExitRecord, JobDir, RunOutcome};
 use crate::journal::StoreError;
 use crate::model::job::Job;
-use crate::model::oom;
 
 /// Finalizes a run; `exit` is `None` if no record shows how it ended. While a process of the job lives, the job keeps
 /// its slice, and the next tick tries again.
@@ -44,14 +34,14 @@ pub(in crate::controller) fn finalize(
     if orphans::has_orphans(&mut state.jobs, &state.gpus, fx, io, id)? {
         return Ok(());
     }
-    let last = last_snapshot(&state.jobs, id);
+    let last = end::last_snapshot(&state.jobs, id);
     // Before the room is given to a job that would fail as well.
     if let Some(last) = &last {
         let State { jobs, gpus, .. } = state;
-        faults::watch_job(jobs, gpus, fx, io, id, |gpu| last.contexts(gpu));
+        faults::watch_job(jobs, gpus, fx, id, |gpu| last.contexts(gpu));
     }
-    save_allocation_stats(&mut state.jobs, fx, io, id, last.as_ref())?;
-    let restarted = exit.is_none() && is_of_earlier_boot(&start::job_dir(&state.jobs, io, id));
+    end::save_allocation_stats(&mut state.jobs, fx, io, id, last.as_ref())?;
+    let restarted = exit.is_none() && is_of_earlier_boot(&state.jobs.dir(&io.config.home, id));
     let Some(active) = state.jobs.active.get_mut(&id) else {
         return Ok(());
     };
@@ -140,18 +130,18 @@ pub(in crate::controller) fn finalize(
         placed.start.pending_instances.clear();
     }
     usage::journal_metered(&mut state.jobs, io, id)?;
-    free_slice(&mut state.jobs, fx, id);
-    claim::release_instances(&mut state.mig, io, id)?;
+    end::free_slice(&mut state.jobs, fx, id);
+    release::release_instances(&mut state.mig, io, id)?;
     reconcile::close_bypasses(&mut state.jobs, io, id)?;
     if unseen {
-        job_sync::warn_of_the_weaker_form(&state.jobs, io, id);
+        warn_of_the_weaker_form(&state.jobs, io, id);
     }
     if let Some(ran) = ran {
         fx.record_event(io, Some(id), "running", &ran)?;
     }
     let job = &state.jobs.active[&id].job;
     if job.state != JobState::Queued {
-        return journal_end(&mut state.jobs, fx, io, id);
+        return end::journal_end(&mut state.jobs, fx, io, id);
     }
     let words = job.reason.clone().unwrap_or_default();
     match failed {
@@ -178,160 +168,6 @@ fn retry_pause(failures: u32) -> Duration {
 }
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-
-/// The ledger of a job's slice; `None` without a slice that can be read.
-pub(in crate::controller) fn last_snapshot(jobs: &Jobs, id: JobId) -> Option<Snapshot> {
-    jobs.active.get(&id)?.slice()?.read().ok()
-}
-
-/// Stores the slice's peaks and denials in the journal, before [`release`] removes the slice.
-pub(in crate::controller) fn save_allocation_stats(
-    jobs: &mut Jobs,
-    fx: &mut Effects,
-    io: &Io,
-    id: JobId,
-    last: Option<&Snapshot>,
-) -> Result<(), StoreError> {
-    let Some(active) = jobs.active.get_mut(&id) else {
-        return Ok(());
-    };
-    let mut alarms = 0;
-    let ActiveJob { job, runtime, .. } = &mut **active;
-    let Runtime::Placed(placed) = runtime else {
-        return Ok(());
-    };
-    if let Some(slice) = &placed.slice
-        && let Some(snapshot) = last
-    {
-        alarms = snapshot.alarms();
-        for (gpu, holding) in job.allocations.iter_mut().enumerate() {
-            holding.stats = slice::allocation_stats(snapshot, gpu);
-        }
-        if let Ok((denials, _)) = slice.denials() {
-            let records = oom::to_api(&denials, &job.allocations);
-            io.store.keep_denials(id, &records)?;
-        }
-    }
-    for (holding, ledger) in job.allocations.iter_mut().zip(&placed.slice_usage) {
-        holding.stats.mismatch_max = ledger.mismatch_max;
-    }
-    limiter_alarms::record_alarms(jobs, fx, io, id, alarms)
-}
-
-/// Journals the end of a job, and notifies its clients and dependents.
-pub(in crate::controller) fn journal_end(
-    jobs: &mut Jobs,
-    fx: &mut Effects,
-    io: &Io,
-    id: JobId,
-) -> Result<(), StoreError> {
-    notifications::queue_notification(jobs, fx, io, id)?;
-    let Some(active) = jobs.active.get(&id) else {
-        return Ok(());
-    };
-    let job = active.job.clone();
-    let folder = io.config.home.job(&id.to_string());
-    if job.spec.container.is_some() && folder.is_dir() {
-        // A supervisor that still holds the lock removes its container itself.
-        let dir = start::job_dir(jobs, io, id);
-        let is_attended = dir.path().is_dir() && !matches!(dir.lock(), Ok(Some(_)));
-        container::schedule_container_gc(
-            fx,
-            match is_attended {
-                true => CONTAINER_GC_DELAY,
-                false => Duration::ZERO,
-            },
-        );
-    }
-    let mut text = job
-        .state
-        .outcome()
-        .map(ToString::to_string)
-        .unwrap_or_default();
-    if job.run_state.withdrawn {
-        text = job.reason.clone().unwrap_or(text);
-        io.store.drop_allocations(&job)?;
-    }
-    io.store.release_allocations(&job)?;
-    io.store.save(&job)?;
-    fx.record_event(io, Some(id), "ended", &text)?;
-    if job.run_state.withdrawn {
-        // A job that stood for another system's task and never ran is no work of this machine: its number and its
-        // event are all that stays. Its waiters still get it, because it is active until the replies are sent.
-        io.store.forget_jobs(&[id])?;
-        if let Some(history) = &io.history {
-            history.forget(vec![id.to_string()]);
-        }
-    }
-    if let Some(watch) = &io.watch {
-        watch.remove(id);
-    }
-    fx.jobs.over.push(RunOver {
-        job: id,
-        dir: start::job_dir(jobs, io, id),
-        is_last: true,
-    });
-    reach("end.decided");
-    jobs.waits.remove(&id);
-    fx.jobs.expired_secrets.push(id);
-    fx.replies.milestones.push(id);
-    fx.jobs.ended.push(id);
-    fx.replan = true;
-    Ok(())
-}
-
-/// Takes the slice from a job that no longer holds it; [`release`] removes it.
-pub(in crate::controller) fn free_slice(jobs: &mut Jobs, fx: &mut Effects, id: JobId) {
-    let active = jobs.active.get_mut(&id);
-    fx.jobs.freed.push(FreedSlice {
-        job: id,
-        slice: active.and_then(|active| active.placed_mut()?.slice.take()),
-    });
-}
-
-/// Removes what the round has freed. A daemon that dies before it leaves the rest to the next one: startup removes each
-/// slice that no job holds, and the specs of runs that are over.
-pub(in crate::controller) fn release(jobs: &mut Jobs, fx: &mut Effects, io: &Io) {
-    for FreedSlice { job: id, slice } in std::mem::take(&mut fx.jobs.freed) {
-        claims::remove_files(jobs, io, id);
-        io.observer.unregister(id);
-        io.compute_scheduler.remove_slice(id);
-        idle::stop_launch_watch(jobs, io, id);
-        let removed = match slice {
-            Some(slice) => slice.remove(),
-            None => slice::remove(&io.config.home.slice(&id.to_string())),
-        };
-        if let Err(error) = removed {
-            tracing::warn!(job = %id, error = error_chain(&error), "cannot remove the slice folder; it stays until the next start");
-        }
-        reach("end.freed");
-    }
-    for RunOver {
-        job: id,
-        dir,
-        is_last,
-    } in std::mem::take(&mut fx.jobs.over)
-    {
-        // The spec may be what names it.
-        let group = dir.group();
-        if let Err(error) = dir.erase_spec() {
-            tracing::warn!(job = %id, error = error_chain(&error), "cannot delete the job's spec, which contains its environment");
-        }
-        let folder = io.config.home.job(&id.to_string());
-        if dir.path() != folder
-            && let Err(error) = job_dir::remove_middle_runs(&folder)
-        {
-            tracing::warn!(job = %id, %error, "cannot remove the records of the job's earlier runs");
-        }
-        if is_last {
-            if let Some(group) = group {
-                group.remove();
-            }
-            Replica::remove(&dir);
-            reach("end.forgotten");
-        }
-    }
-}
 
 /// How the program of a ClearML task ended, where clearml-agent ran it and signal N ended it. The agent then exits with
 /// Python's code -N, which the kernel makes 256-N. Code 255 stays, because programs exit with -1 themselves.
@@ -410,6 +246,21 @@ fn is_failure(gone: &ProgramExit) -> bool {
         ProgramExit::Signaled(_) | ProgramExit::SupervisorLost => true,
         ProgramExit::LaunchFailed(_) | ProgramExit::Bypass | ProgramExit::GpuLost => false,
     }
+}
+
+/// Warns of a job that should have had the wrapper and got the preload.
+pub(in crate::controller) fn warn_of_the_weaker_form(jobs: &Jobs, io: &Io, id: JobId) {
+    if let Ok(Some(limiter)) = jobs.dir(&io.config.home, id).limiter()
+        && limiter.failed
+    {
+        let why = limiter.because.unwrap_or_default();
+        tracing::warn!(job = %id, why, "the job uses the preload instead of the wrapper; a preload is easier to bypass");
+    }
+}
+
+/// `pid 4242 on gpu0.25a`.
+pub(in crate::controller) fn running(process: Process, job: &Job) -> String {
+    format!("pid {} on {}", process.pid, job.grant_labels())
 }
 
 #[cfg(test)]

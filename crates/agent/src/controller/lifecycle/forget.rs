@@ -32,9 +32,7 @@ pub(in crate::controller) fn prune(
             }
             ended.retain(|id| !needed.contains(*id) && !jobs.active.contains_key(id));
             io.store.forget_jobs(&ended)?;
-            if let Some(history) = &io.history {
-                history.forget(ended.iter().map(ToString::to_string).collect());
-            }
+            fx.machine.forgotten.extend(ended);
         }
     }
     fx.replies.prunes.push(done);

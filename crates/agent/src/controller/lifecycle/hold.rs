@@ -7,10 +7,10 @@ use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::{JobId, JobState};
 
 use crate::auth::{Caller, Role};
-use crate::controller::claims;
 use crate::controller::effects::Effects;
+use crate::controller::halt::Halt;
 use crate::controller::io::Io;
-use crate::controller::query::reference::has_ended;
+use crate::controller::reference::has_ended;
 use crate::controller::state::Jobs;
 use crate::host::clock::now;
 use crate::journal::StoreError;
@@ -81,11 +81,8 @@ pub(in crate::controller) fn hold_job(
     io: &Io,
     id: JobId,
     by: &Caller,
-) -> Result<Result<JobId, Error>, StoreError> {
-    let job = match not_elsewhere(jobs, id, "held") {
-        Ok(job) => job,
-        Err(error) => return Ok(Err(error)),
-    };
+) -> Result<JobId, Halt> {
+    let job = not_elsewhere(jobs, id, "held")?;
     if job.state != JobState::Queued {
         let id = job.reference();
         let why = format!(
@@ -95,17 +92,17 @@ pub(in crate::controller) fn hold_job(
         let hint = format!(
             "`divvy suspend {id}` stops its processes; `divvy requeue {id}` puts it back into its queue"
         );
-        return Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
+        return Err(Error::new(ErrorCode::Conflict, why).hint(hint).into());
     }
     let hold = Hold::by(by, job.spec.credentials.uid);
     let is_held = |before: &Hold| before.operator || !hold.operator;
     if job.run_state.hold.as_ref().is_some_and(is_held) {
-        return Ok(Ok(id));
+        return Ok(id);
     }
     let words = format!("held by {}", hold.by);
     set_hold(jobs, fx, io, id, Some(hold))?;
     fx.record_event(io, Some(id), "held", &words)?;
-    Ok(Ok(id))
+    Ok(id)
 }
 
 pub(in crate::controller) fn unhold_job(
@@ -114,27 +111,22 @@ pub(in crate::controller) fn unhold_job(
     io: &Io,
     id: JobId,
     by: &Caller,
-) -> Result<Result<JobId, Error>, StoreError> {
-    let job = match not_elsewhere(jobs, id, "released") {
-        Ok(job) => job,
-        Err(error) => return Ok(Err(error)),
-    };
+) -> Result<JobId, Halt> {
+    let job = not_elsewhere(jobs, id, "released")?;
     if job.run_state.suspended {
         let id = job.reference();
         let why = format!("job {id} is suspended, not held");
         let hint = format!("resume it: divvy resume {id}");
-        return Ok(Err(Error::new(ErrorCode::Conflict, why).hint(hint)));
+        return Err(Error::new(ErrorCode::Conflict, why).hint(hint).into());
     }
     let Some(hold) = job.on_hold() else {
-        return Ok(Ok(id));
+        return Ok(id);
     };
-    if let Err(error) = hold.may_release(&job.reference(), by) {
-        return Ok(Err(error));
-    }
+    hold.may_release(&job.reference(), by)?;
     set_hold(jobs, fx, io, id, None)?;
     let words = format!("released by {}", by.account.name);
     fx.record_event(io, Some(id), "released", &words)?;
-    Ok(Ok(id))
+    Ok(id)
 }
 
 fn set_hold(
@@ -177,9 +169,7 @@ pub(in crate::controller) fn not_elsewhere<'a>(
     let Some(active) = active.filter(|active| active.job.state.outcome().is_none()) else {
         return Err(has_ended(id));
     };
-    if let Some(error) = claims::refuse_for_claim(jobs, id, what) {
-        return Err(error);
-    }
+    jobs.refuse_for_claim(id, what)?;
     let job = &active.job;
     if job.spec.policy.labels.contains_key(TASK) {
         return Err(conflict(

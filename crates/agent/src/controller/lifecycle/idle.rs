@@ -70,7 +70,7 @@ pub(in crate::controller) fn check_idle_jobs(
             // The job waits, starts or is suspended: its idle time begins with its next run.
             active.activity.mark_active(Instant::now());
         }
-        if let Some(at) = io.compute_scheduler.last_demand(id) {
+        if let Some(at) = io.sensors.last_demand(id) {
             active.activity.mark_active(at);
         }
         let idle = active.activity.last_active.elapsed();
@@ -84,11 +84,7 @@ pub(in crate::controller) fn check_idle_jobs(
         }
         let wanted = active.is_observable() && idle >= after / 2;
         if closely.is_some() != wanted {
-            let folder = io.config.home.slice(&id.to_string());
-            match wanted {
-                true => io.compute_scheduler.watch(id, &folder),
-                false => io.compute_scheduler.unwatch(id, &folder),
-            }
+            fx.jobs.launch_watches.push((id, wanted));
             active.activity.launches_watched_since = wanted.then(Instant::now);
         }
     }
@@ -96,16 +92,6 @@ pub(in crate::controller) fn check_idle_jobs(
         apply_idle_rule(jobs, fx, io, id, rule)?;
     }
     Ok(())
-}
-
-/// Stops the watch for launches, because the slice is about to be removed.
-pub(in crate::controller) fn stop_launch_watch(jobs: &mut Jobs, io: &Io, id: JobId) {
-    if let Some(active) = jobs.active.get_mut(&id)
-        && active.activity.launches_watched_since.take().is_some()
-    {
-        let folder = io.config.home.slice(&id.to_string());
-        io.compute_scheduler.unwatch(id, &folder);
-    }
 }
 
 fn apply_idle_rule(

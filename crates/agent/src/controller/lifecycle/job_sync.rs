@@ -16,15 +16,13 @@ use divvy_core::{JobId, JobState};
 use jiff::Timestamp;
 
 use super::orphans::own_orphans;
-use super::schedule;
-use super::start::not_started;
+use crate::controller::actuators::Actuators;
 use crate::controller::claims;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{confirm, container, finalize, orphans, start};
-use crate::controller::mig::claim;
+use crate::controller::lifecycle::start_failure::{self, not_started};
+use crate::controller::lifecycle::{confirm, finalize, orphans, requeue};
 use crate::controller::runtime::{ActiveJob, Placed, Shortage};
-use crate::controller::state::mig::MigManager;
 use crate::controller::state::{Jobs, State};
 use crate::host::account::AccountError;
 use crate::host::clock::{Instant, now};
@@ -33,7 +31,6 @@ use crate::host::process::Process;
 use crate::job_dir::processes::survivors;
 use crate::job_dir::{ExitRecord, JobDir, RecordError, RunOutcome, StartRecord};
 use crate::journal::StoreError;
-use crate::model::job::Job;
 use crate::supervisor::handle::SupervisorHandle;
 use crate::supervisor::{ABSENT_USER, UNKNOWN_USER, forkserver};
 
@@ -87,7 +84,7 @@ pub(in crate::controller) fn check_records(
         // A claim has no supervisor, so it has no records.
         return Ok(());
     }
-    let dir = start::job_dir(&state.jobs, io, id);
+    let dir = state.jobs.dir(&io.config.home, id);
     let found = match active.job.state {
         JobState::Queued | JobState::Ended { .. } => return Ok(()),
         _ => read_records(&dir, active),
@@ -116,29 +113,11 @@ pub(in crate::controller) fn sync_job(
         return finalize::finalize(state, fx, io, id, Some(&exit));
     }
     let found = observe_job(&state.jobs, fx, io, id, active);
-    watch_supervisor(&mut state.jobs, io, id, &found);
+    let is_running = matches!(active.job.state, JobState::Running { .. });
+    if is_running && matches!(found, Ok(RecordState::Nothing)) {
+        fx.jobs.attended.push(id);
+    }
     apply_observed(state, fx, io, id, found)
-}
-
-/// Watches the end of a running job's supervisor with a pidfd, so that it need not be polled. If `found` is `Nothing`,
-/// a process holds the lock. The process of the launch record holds that lock until it ends, so it is the supervisor.
-fn watch_supervisor(jobs: &mut Jobs, io: &Io, id: JobId, found: &Result<RecordState, RecordError>) {
-    let dir = start::job_dir(jobs, io, id);
-    let (Some(active), Some(watch)) = (jobs.active.get_mut(&id), &io.watch) else {
-        return;
-    };
-    if !matches!(found, Ok(RecordState::Nothing))
-        || !matches!(active.job.state, JobState::Running { .. })
-    {
-        return;
-    }
-    let is_attended = watch.is_supervisor_watched(id) || {
-        let launch = dir.launch().ok().flatten();
-        launch.is_some_and(|launch| watch.watch_supervisor(id, launch.process))
-    };
-    if let Some(placed) = active.placed_mut() {
-        placed.supervisor.last_checked = is_attended.then(Instant::now);
-    }
 }
 
 /// Acts on what the records show.
@@ -158,7 +137,7 @@ fn apply_observed(
         Ok(RecordState::Nothing) => Ok(()),
         Ok(RecordState::Ended(exit)) => finalize::finalize(state, fx, io, id, Some(&exit)),
         Ok(RecordState::Running(begun)) => {
-            warn_of_the_weaker_form(&state.jobs, io, id);
+            finalize::warn_of_the_weaker_form(&state.jobs, io, id);
             mark_running(&mut state.jobs, fx, io, id, begun.process, begun.at)
         }
         Ok(RecordState::Orphans(processes)) => {
@@ -166,7 +145,8 @@ fn apply_observed(
             Ok(())
         }
         Ok(RecordState::Unsupervised) => {
-            container::replace_supervisor(&mut state.jobs, &mut state.children, fx, io, id)
+            fx.jobs.adoptions.push(id);
+            Ok(())
         }
         Ok(RecordState::Lost) => {
             match is_supervisor_exit_known(&mut state.jobs, &mut state.children, id) {
@@ -182,16 +162,6 @@ fn apply_observed(
     }
 }
 
-/// Warns of a job that should have had the wrapper and got the preload.
-pub(in crate::controller) fn warn_of_the_weaker_form(jobs: &Jobs, io: &Io, id: JobId) {
-    if let Ok(Some(limiter)) = start::job_dir(jobs, io, id).limiter()
-        && limiter.failed
-    {
-        let why = limiter.because.unwrap_or_default();
-        tracing::warn!(job = %id, why, "the job uses the preload instead of the wrapper; a preload is easier to bypass");
-    }
-}
-
 fn observe_job(
     jobs: &Jobs,
     fx: &Effects,
@@ -199,7 +169,7 @@ fn observe_job(
     id: JobId,
     active: &ActiveJob,
 ) -> Result<RecordState, RecordError> {
-    let dir = start::job_dir(jobs, io, id);
+    let dir = jobs.dir(&io.config.home, id);
     let records = read_records(&dir, active)?;
     if !matches!(records, RecordState::Nothing) {
         return Ok(records);
@@ -276,10 +246,10 @@ fn mark_running(
     active.job.started_at = Some(at);
     active.activity.mark_active(Instant::now());
     let job = active.job.clone();
-    register_process_roots(jobs, io, id);
+    fx.jobs.roots.push(id);
     io.store.save(&job)?;
     if was_starting {
-        fx.record_event(io, Some(id), "running", &running(process, &job))?;
+        fx.record_event(io, Some(id), "running", &finalize::running(process, &job))?;
     } else {
         // The job was stopped before it ran: now the supervisor can handle the signal.
         fx.jobs.stops.push(id);
@@ -326,7 +296,7 @@ fn never_started(
     };
     if let Some(outcome) = outcome {
         let exit = ExitRecord { outcome, at: now() };
-        start::mark_spent(&state.jobs, io, id, &exit, &lock);
+        start_failure::mark_spent(&state.jobs, io, id, &exit, &lock);
         // A spent job cannot be started any more. The check of the lock that follows must find it free.
         drop(lock);
         return finalize::finalize(state, fx, io, id, Some(&exit));
@@ -351,41 +321,10 @@ fn never_started(
     }
     match stays {
         true => confirm::start_in_place(&mut state.jobs, fx, io, id, &why)?,
-        false => requeue_unstarted(&mut state.jobs, &mut state.mig, fx, io, id, &why)?,
+        false => requeue::requeue_unstarted(&mut state.jobs, &mut state.mig, fx, io, id, &why)?,
     }
     // The lock kept other processes from starting the job until here.
     drop(lock);
-    Ok(())
-}
-
-/// Puts a job that was never started back into its queue, at its former place.
-pub(in crate::controller) fn requeue_unstarted(
-    jobs: &mut Jobs,
-    mig: &mut MigManager,
-    fx: &mut Effects,
-    io: &Io,
-    id: JobId,
-    why: &str,
-) -> Result<(), StoreError> {
-    if claims::is_claim(jobs, id) {
-        // A claim is in no queue.
-        claims::give_up_claim(jobs, fx, id, why);
-        return Ok(());
-    }
-    finalize::free_slice(jobs, fx, id);
-    claim::release_instances(mig, io, id)?;
-    let Some(active) = jobs.active.get_mut(&id) else {
-        return Ok(());
-    };
-    active.job.apply_event(Event::NeverStarted);
-    active.return_unstarted();
-    let mut job = active.job.clone();
-    io.store.release_allocations(&job)?;
-    job.allocations.clear();
-    active.job.allocations.clear();
-    io.store.save(&job)?;
-    fx.record_event(io, Some(id), "requeued", why)?;
-    fx.replan = true;
     Ok(())
 }
 
@@ -476,9 +415,40 @@ fn is_supervisor_exit_known(
     since.elapsed() >= SUPERVISOR_EXIT_TIMEOUT
 }
 
+/// Watches the ends of running jobs' supervisors with pidfds, so that they need not be polled. A process holds the lock
+/// of each job. The process of the launch record holds that lock until it ends, so it is the supervisor.
+pub(in crate::controller) fn watch_supervisors(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    actuators: &Actuators,
+) {
+    for id in std::mem::take(&mut fx.jobs.attended) {
+        let dir = jobs.dir(&io.config.home, id);
+        let (Some(active), Some(watch)) = (jobs.active.get_mut(&id), &actuators.watch) else {
+            continue;
+        };
+        if !matches!(active.job.state, JobState::Running { .. }) {
+            continue;
+        }
+        let is_attended = watch.is_supervisor_watched(id) || {
+            let launch = dir.launch().ok().flatten();
+            launch.is_some_and(|launch| watch.watch_supervisor(id, launch.process))
+        };
+        if let Some(placed) = active.placed_mut() {
+            placed.supervisor.last_checked = is_attended.then(Instant::now);
+        }
+    }
+}
+
 /// Registers the roots of the job's process tree and its cgroup with the observer, as the records have them.
-pub(in crate::controller) fn register_process_roots(jobs: &Jobs, io: &Io, id: JobId) {
-    let Ok(record) = start::job_dir(jobs, io, id).record() else {
+pub(in crate::controller) fn register_process_roots(
+    jobs: &Jobs,
+    io: &Io,
+    actuators: &Actuators,
+    id: JobId,
+) {
+    let Ok(record) = jobs.dir(&io.config.home, id).record() else {
         return;
     };
     let active = jobs.active.get(&id);
@@ -487,10 +457,10 @@ pub(in crate::controller) fn register_process_roots(jobs: &Jobs, io: &Io, id: Jo
         slice.set_supervisor(launch.process.pid);
     }
     for begun in [record.launch, record.started].into_iter().flatten() {
-        io.observer.add_root(id, begun.process);
+        actuators.observer.add_root(id, begun.process);
     }
     if let Some(group) = record.held.and_then(|held| held.group) {
-        io.observer.set_cgroup(id, group);
+        actuators.observer.set_cgroup(id, group);
     }
 }
 
@@ -528,9 +498,4 @@ fn read_records(dir: &JobDir, active: &ActiveJob) -> Result<RecordState, RecordE
 fn awaits_client(active: &ActiveJob) -> bool {
     active.job.spec.runner == Runner::Client
         && matches!(active.job.state, JobState::Starting { .. })
-}
-
-/// `pid 4242 on gpu0.25a`.
-pub(in crate::controller) fn running(process: Process, job: &Job) -> String {
-    format!("pid {} on {}", process.pid, schedule::labels(job))
 }

@@ -15,9 +15,9 @@ use divvy_api::v1::EndReason;
 use divvy_core::reconcile::BypassPolicy;
 use divvy_core::{Bytes, JobId};
 
-use super::start::StartError;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
+use crate::controller::lifecycle::start_failure::StartError;
 use crate::controller::run_as::run_as;
 use crate::controller::state::Jobs;
 use crate::controller::state::notifications::{MOST_BYTES, MOST_WAITING, Notification, Running};

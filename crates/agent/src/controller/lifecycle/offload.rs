@@ -23,9 +23,11 @@ use rustix::process::Signal;
 use crate::checkpoint::{
     CheckpointOp, CheckpointOutcome, CheckpointReport, CheckpointUpdate, Direction,
 };
+use crate::controller::actuators::Actuators;
 use crate::controller::effects::Effects;
+use crate::controller::halt::Halt;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{pause, schedule, start};
+use crate::controller::lifecycle::{pause, planner_input};
 use crate::controller::observe::usage;
 use crate::controller::query::view::BlockReason;
 use crate::controller::request::{Milestone, Reply};
@@ -98,14 +100,14 @@ pub(in crate::controller) fn offload(
     reference: &str,
     reply: Reply<v1::Job>,
 ) -> Result<(), StoreError> {
-    let id = match pause::pausable(jobs, io, reference)? {
+    let id = match pause::pausable(jobs, io, reference) {
         Ok(id) => id,
-        Err(error) => {
+        Err(Halt::Refused(error)) => {
             fx.counters.failed_suspends += u64::from(error.code == ErrorCode::Conflict);
-            let result = Err(error);
-            fx.replies.job(reply, result);
+            fx.replies.job(reply, Err(error));
             return Ok(());
         }
+        Err(Halt::Journal(error)) => return Err(error),
     };
     let never = offload_obstacle(jobs, id);
     let Some(active) = jobs.active.get_mut(&id) else {
@@ -280,7 +282,7 @@ pub(in crate::controller) fn resume_offloaded(
         .collect();
     due.sort_unstable();
     for (_, id) in due {
-        let mut snapshot = schedule::snapshot(state, io);
+        let mut snapshot = planner_input::snapshot(state, io);
         let Some(active) = state.jobs.active.get_mut(&id) else {
             continue;
         };
@@ -299,8 +301,8 @@ pub(in crate::controller) fn resume_offloaded(
                 };
                 active.job.relabel(grants);
                 move_memory(&mut state.jobs, fx, io, id, MemoryEvent::Fits)?;
-                let words =
-                    super::schedule::labels(&state.jobs.active.get(&id).expect("it was there").job);
+                let active = state.jobs.active.get(&id).expect("it was there");
+                let words = active.job.grant_labels();
                 fx.record_event(io, Some(id), "memory_restoring", &words)?;
             }
         }
@@ -309,12 +311,17 @@ pub(in crate::controller) fn resume_offloaded(
 }
 
 /// Starts the journaled checkpoint operations that are not running.
-pub(in crate::controller) fn run_memory_ops(jobs: &mut Jobs, fx: &mut Effects, io: &Io) {
+pub(in crate::controller) fn run_memory_ops(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    actuators: &Actuators,
+) {
     let mut ops = std::mem::take(&mut fx.jobs.memory_ops);
     ops.sort_unstable();
     ops.dedup();
     for id in ops {
-        run_memory_op(jobs, io, id);
+        run_memory_op(jobs, io, actuators, id);
     }
 }
 
@@ -330,8 +337,8 @@ pub(in crate::controller) fn retry_memory_ops(jobs: &mut Jobs, fx: &mut Effects,
     }
 }
 
-fn run_memory_op(jobs: &mut Jobs, io: &Io, id: JobId) {
-    let dir = start::job_dir(jobs, io, id);
+fn run_memory_op(jobs: &mut Jobs, io: &Io, actuators: &Actuators, id: JobId) {
+    let dir = jobs.dir(&io.config.home, id);
     let Some(active) = jobs.active.get_mut(&id) else {
         return;
     };
@@ -358,12 +365,14 @@ fn run_memory_op(jobs: &mut Jobs, io: &Io, id: JobId) {
             Direction::Restore => CheckpointOutcome::NotRestored(why),
         };
         let attempt = active.job.attempt;
-        return io.checkpoint_ops.report_not_started(id, attempt, ended);
+        return actuators
+            .checkpoint_ops
+            .report_not_started(id, attempt, ended);
     };
     let cancelled = Arc::new(AtomicBool::new(false));
     active.memory_op.cancelled = Some(Arc::clone(&cancelled));
     let grants = active.job.state.grants().iter();
-    io.checkpoint_ops.start(CheckpointOp {
+    actuators.checkpoint_ops.start(CheckpointOp {
         job: id,
         attempt: active.job.attempt,
         direction,
@@ -445,7 +454,7 @@ fn finish_memory_op(
     match (outcome, before) {
         (CheckpointOutcome::Saved, MemoryResidency::Leaving) => {
             let memory: Bytes = memory_by_allocation(active).into_iter().sum();
-            let labels = super::schedule::labels(&active.job);
+            let labels = active.job.grant_labels();
             move_memory(jobs, fx, io, id, MemoryEvent::Offloaded)?;
             let words = format!("{} of {labels} is in host memory", memory.human());
             fx.record_event(io, Some(id), "memory_released", &words)
@@ -502,7 +511,7 @@ pub(in crate::controller) fn offload_block_reason(jobs: &Jobs, job: &Job) -> Opt
     let op = &active.memory_op;
     let tried = op.last_error.as_ref();
     let bytes: Bytes = memory_by_allocation(active).into_iter().sum();
-    let its = format!("its {} of {}", bytes.human(), super::schedule::labels(job));
+    let its = format!("its {} of {}", bytes.human(), job.grant_labels());
     let words = match memory.place {
         MemoryPlace::Gpu => {
             let why = aside.because.as_ref()?;

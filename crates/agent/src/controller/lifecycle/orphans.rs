@@ -21,7 +21,6 @@ use rustix::process::Signal;
 
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::observe;
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::mig::is_divided;
 use crate::controller::state::{GpuState, Jobs};
@@ -39,7 +38,7 @@ pub(in crate::controller) fn has_orphans(
     id: JobId,
 ) -> Result<bool, StoreError> {
     let grace = io.config.grace;
-    let is_not_seen = observe::is_unobserved(jobs, gpus, id);
+    let is_not_seen = jobs.is_unobserved(gpus, id);
     let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(false);
     };
@@ -60,7 +59,7 @@ pub(in crate::controller) fn has_orphans(
     let since = *placed.orphans_since.get_or_insert_with(Instant::now);
     if since.elapsed() < grace {
         if may_have {
-            io.observer.sample_soon();
+            fx.machine.sample_soon = true;
         }
         return Ok(true);
     }

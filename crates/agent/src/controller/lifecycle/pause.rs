@@ -9,13 +9,13 @@ use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::{JobId, JobState};
 use rustix::process::Signal;
 
-use crate::controller::claims;
 use crate::controller::effects::Effects;
+use crate::controller::halt::Halt;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{cancel, offload, start};
+use crate::controller::lifecycle::{cancel, offload};
 use crate::controller::observe::usage;
-use crate::controller::query::reference;
-use crate::controller::query::reference::has_ended;
+use crate::controller::reference;
+use crate::controller::reference::has_ended;
 use crate::controller::state::Jobs;
 use crate::host::clock::Instant;
 use crate::host::failpoint::reach;
@@ -31,10 +31,8 @@ pub(in crate::controller) fn pause_job(
     io: &Io,
     id: JobId,
     suspend: bool,
-) -> Result<Result<JobId, Error>, StoreError> {
-    if let Err(error) = check_pausable(jobs, id) {
-        return Ok(Err(error));
-    }
+) -> Result<JobId, Halt> {
+    check_pausable(jobs, id)?;
     let suspended = jobs
         .active
         .get(&id)
@@ -45,7 +43,7 @@ pub(in crate::controller) fn pause_job(
         }
         set_suspended(jobs, fx, io, id, suspend)?;
     }
-    Ok(Ok(id))
+    Ok(id)
 }
 
 /// Finds a job that can be suspended or resumed.
@@ -53,18 +51,15 @@ pub(in crate::controller) fn pausable(
     jobs: &Jobs,
     io: &Io,
     reference: &str,
-) -> Result<Result<JobId, Error>, StoreError> {
-    Ok(match reference::find(jobs, io, reference)? {
-        Ok(id) => check_pausable(jobs, id).map(|()| id),
-        Err(error) => Err(error),
-    })
+) -> Result<JobId, Halt> {
+    let id = reference::find(jobs, io, reference)?;
+    check_pausable(jobs, id)?;
+    Ok(id)
 }
 
 fn check_pausable(jobs: &Jobs, id: JobId) -> Result<(), Error> {
     let conflict = |why: String, hint: String| Err(Error::new(ErrorCode::Conflict, why).hint(hint));
-    if let Some(error) = claims::refuse_for_claim(jobs, id, "suspended or resumed") {
-        return Err(error);
-    }
+    jobs.refuse_for_claim(id, "suspended or resumed")?;
     let job = jobs.active.get(&id).map(|active| &active.job);
     let Some(job) = job.filter(|job| job.state.outcome().is_none()) else {
         return Err(has_ended(id));
@@ -157,7 +152,7 @@ pub(in crate::controller) fn signal_all(
     id: JobId,
     signal: Signal,
 ) -> BTreeSet<u32> {
-    let dir = start::job_dir(jobs, io, id);
+    let dir = jobs.dir(&io.config.home, id);
     let Some(launch) = dir.launch().ok().flatten() else {
         return BTreeSet::new();
     };

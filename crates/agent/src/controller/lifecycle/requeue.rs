@@ -8,9 +8,11 @@ use divvy_core::{JobId, JobState};
 
 use crate::controller::effects::{Effects, RunOver};
 use crate::controller::io::Io;
-use crate::controller::lifecycle::start;
+use crate::controller::lifecycle::{end, start_failure};
+use crate::controller::mig::release;
 use crate::controller::runtime::{Runtime, Waiting};
 use crate::controller::state::Jobs;
+use crate::controller::state::mig::MigManager;
 use crate::job_dir::{ExitRecord, RunOutcome};
 use crate::journal::StoreError;
 use crate::model::cause::StopRecord;
@@ -77,12 +79,9 @@ pub(in crate::controller) fn requeue_after_run(
     kind: &str,
     words: &str,
 ) -> Result<(), StoreError> {
-    if let Some(watch) = &io.watch {
-        watch.remove(id);
-    }
     fx.jobs.over.push(RunOver {
         job: id,
-        dir: start::job_dir(jobs, io, id),
+        dir: jobs.dir(&io.config.home, id),
         is_last: false,
     });
     let Some(active) = jobs.active.get_mut(&id) else {
@@ -110,6 +109,62 @@ pub(in crate::controller) fn requeue_after_run(
     fx.record_event(io, Some(id), kind, words)?;
     fx.replan = true;
     Ok(())
+}
+
+/// Puts a job that was never started back into its queue, at its former place.
+pub(in crate::controller) fn requeue_unstarted(
+    jobs: &mut Jobs,
+    mig: &mut MigManager,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    why: &str,
+) -> Result<(), StoreError> {
+    if jobs.is_claim(id) {
+        // A claim is in no queue.
+        start_failure::give_up_claim(jobs, fx, id, why);
+        return Ok(());
+    }
+    end::free_slice(jobs, fx, id);
+    release::release_instances(mig, io, id)?;
+    let Some(active) = jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    active.job.apply_event(Event::NeverStarted);
+    active.return_unstarted();
+    let mut job = active.job.clone();
+    io.store.release_allocations(&job)?;
+    job.allocations.clear();
+    active.job.allocations.clear();
+    io.store.save(&job)?;
+    fx.record_event(io, Some(id), "requeued", why)?;
+    fx.replan = true;
+    Ok(())
+}
+
+/// How often a job's instances may be refused without an obstacle on the GPU; then the job fails.
+const MAX_REFUSALS: u32 = 3;
+
+/// Requeues a job that cannot get its instances, or fails it: if the error is final, or after too many refusals.
+pub(in crate::controller) fn requeue_or_fail(
+    jobs: &mut Jobs,
+    mig: &mut MigManager,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    why: &str,
+    is_final: bool,
+) -> Result<(), StoreError> {
+    let Some(placed) = (jobs.active.get_mut(&id)).and_then(|one| one.placed_mut()) else {
+        return Ok(());
+    };
+    placed.attempts.refusals += 1;
+    if is_final || placed.attempts.refusals >= MAX_REFUSALS {
+        placed.start.pending_instances.clear();
+        start_failure::fail_start(jobs, fx, io, id, why);
+        return Ok(());
+    }
+    requeue_unstarted(jobs, mig, fx, io, id, why)
 }
 
 #[cfg(test)]

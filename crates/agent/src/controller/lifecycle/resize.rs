@@ -17,17 +17,18 @@ use divvy_core::resize::memory::MemoryResidency;
 use divvy_core::resize::{ResizeError, Resized, grant_at_target, resize as plan_resize};
 use divvy_core::{Amount, Bytes, Compute, Grant, JobId, JobState, can_ever_fit, show_labels};
 
+use crate::controller::actuators::Actuators;
 use crate::controller::admission::projects;
 use crate::controller::effects::Effects;
+use crate::controller::halt::{Halt, answer};
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{change, schedule};
+use crate::controller::lifecycle::{change, planner_input};
 use crate::controller::mig::capacity;
-use crate::controller::query::reference;
 use crate::controller::request::Reply;
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::mig::is_divided;
 use crate::controller::state::{Jobs, State};
-use crate::controller::{active_set, claims, sharing};
+use crate::controller::{active_set, reference, sharing};
 use crate::host::failpoint::reach;
 use crate::journal::StoreError;
 use crate::model::job::Job;
@@ -41,30 +42,33 @@ pub(in crate::controller) fn resize(
     resize: v1::Resize,
     reply: Reply<v1::Job>,
 ) -> Result<(), StoreError> {
-    let result = match parse_request(resize) {
-        Ok(requested) => match reference::find(&state.jobs, io, reference)? {
-            Ok(id) => {
-                let before = size_of(&state.jobs, id);
-                let result = resize_job(state, fx, io, id, requested)?;
-                let counted = match &result {
-                    Ok(()) => {
-                        let direction =
-                            direction(before.as_ref(), size_of(&state.jobs, id).as_ref());
-                        direction.map(|direction| (direction, "done"))
-                    }
-                    Err(error) => Some((refused_label(error.code), "refused")),
-                };
-                if let Some(counted) = counted {
-                    *fx.counters.resizes.entry(counted).or_default() += 1;
-                }
-                result.map(|()| id)
-            }
-            Err(error) => Err(error),
-        },
-        Err(error) => Err(error),
+    let result = resize_counted(state, fx, io, reference, resize);
+    answer(result, |result| fx.replies.job(reply, result))
+}
+
+fn resize_counted(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    reference: &str,
+    resize: v1::Resize,
+) -> Result<JobId, Halt> {
+    let requested = parse_request(resize)?;
+    let id = reference::find(&state.jobs, io, reference)?;
+    let before = size_of(&state.jobs, id);
+    let result = resize_job(state, fx, io, id, requested);
+    let counted = match &result {
+        Ok(()) => {
+            let direction = direction(before.as_ref(), size_of(&state.jobs, id).as_ref());
+            direction.map(|direction| (direction, "done"))
+        }
+        Err(Halt::Refused(error)) => Some((refused_label(error.code), "refused")),
+        Err(Halt::Journal(_)) => None,
     };
-    fx.replies.job(reply, result);
-    Ok(())
+    if let Some(counted) = counted {
+        *fx.counters.resizes.entry(counted).or_default() += 1;
+    }
+    result.map(|()| id)
 }
 
 /// A job's size, held or requested; `None` if there is no such job.
@@ -84,31 +88,29 @@ fn resize_job(
     io: &Io,
     id: JobId,
     (amount, compute): (Option<Amount>, Option<Compute>),
-) -> Result<Result<(), Error>, StoreError> {
+) -> Result<(), Halt> {
     let conflict = |what: &str| {
         let error = Error::new(ErrorCode::Conflict, format!("job {id} {what}"));
-        Ok(Err(
-            error.hint(format!("`divvy describe {id}` shows its state"))
-        ))
+        Err(error
+            .hint(format!("`divvy describe {id}` shows its state"))
+            .into())
     };
-    if let Some(error) = claims::refuse_for_claim(&state.jobs, id, "resized") {
-        return Ok(Err(error));
-    }
+    state.jobs.refuse_for_claim(id, "resized")?;
     let active = state.jobs.active.get(&id);
     if active.is_some_and(|active| active.job.run_state.aside.memory != MemoryResidency::Kept) {
         return conflict("is suspended without its GPUs; resume it before resizing it");
     }
     let unconfirmed = active.is_some_and(|active| active.job.awaits_confirmation());
-    let done = match (active.map(|active| &active.job.state), amount) {
+    match (active.map(|active| &active.job.state), amount) {
         (Some(JobState::Stopping { .. }), _) => conflict("is being stopped"),
         (Some(JobState::Ended { .. }) | None, _) => conflict("has ended already"),
         (Some(job_state), _) if compute.is_some() && is_divided(job_state.grants()) => {
             let what = "a MIG instance has its own compute units, so no compute mode applies";
-            Ok(Err(
-                Error::new(ErrorCode::Conflict, what).hint("leave --compute out")
-            ))
+            Err(Error::new(ErrorCode::Conflict, what)
+                .hint("leave --compute out")
+                .into())
         }
-        (Some(_), None) => Ok(Ok(())),
+        (Some(_), None) => Ok(()),
         (Some(JobState::Starting { .. }), Some(_)) if unconfirmed => {
             conflict("waits for a confirmation of its present size")
         }
@@ -120,10 +122,10 @@ fn resize_job(
             resize_held(state, fx, io, id, amount)
         }
     }?;
-    if let (Ok(()), Some(compute)) = (&done, compute) {
+    if let Some(compute) = compute {
         change_compute(&mut state.jobs, fx, io, id, compute)?;
     }
-    Ok(done)
+    Ok(())
 }
 
 fn change_compute(
@@ -161,10 +163,10 @@ fn resize_waiting(
     io: &Io,
     id: JobId,
     amount: Amount,
-) -> Result<Result<(), Error>, StoreError> {
+) -> Result<(), Halt> {
     let gpus = capacity::gpus_ever(&state.mig, &state.gpus);
     let Some(ActiveJob { job, .. }) = state.jobs.active.get(&id).map(Box::as_ref) else {
-        return Ok(Ok(()));
+        return Ok(());
     };
     let fixed = io
         .config
@@ -178,25 +180,21 @@ fn resize_waiting(
             "queue {} allocates {fixed} to each of its jobs, but {amount} was requested",
             job.spec.queue
         ));
-        return Ok(Err(error.hint(change::open_queue_hint(
-            io,
-            &job.reference(),
-            amount,
-        ))));
+        return Err(error
+            .hint(change::open_queue_hint(io, &job.reference(), amount))
+            .into());
     }
     let before = job.request();
     if before.amount == amount {
-        return Ok(Ok(()));
+        return Ok(());
     }
     let requested = before.with_amount(amount);
     if let Err(never) = can_ever_fit(&gpus, &requested) {
-        return Ok(Err(never_fits(never)));
+        return Err(never_fits(never).into());
     }
-    if let Err(error) = projects::check_project(state, io, &job.owner(), &requested) {
-        return Ok(Err(error));
-    }
+    projects::check_project(state, io, &job.owner(), &requested)?;
     let Some(ActiveJob { job, .. }) = state.jobs.active.get_mut(&id).map(Box::as_mut) else {
-        return Ok(Ok(()));
+        return Ok(());
     };
     job.resized = Some(amount);
     let job = job.clone();
@@ -208,7 +206,7 @@ fn resize_waiting(
     );
     fx.record_event(io, Some(id), "resized", &text)?;
     fx.replan = true;
-    Ok(Ok(()))
+    Ok(())
 }
 
 fn resize_held(
@@ -217,16 +215,13 @@ fn resize_held(
     io: &Io,
     id: JobId,
     amount: Amount,
-) -> Result<Result<(), Error>, StoreError> {
-    let snapshot = schedule::snapshot(state, io);
-    let resized = match plan_resize(&snapshot, id, amount) {
-        Ok(resized) => resized,
-        Err(error) => return Ok(Err(refusal(&error))),
-    };
+) -> Result<(), Halt> {
+    let snapshot = planner_input::snapshot(state, io);
+    let resized = plan_resize(&snapshot, id, amount).map_err(|error| refusal(&error))?;
     let grants: Vec<Grant> = resized.iter().map(|one| one.grant.clone()).collect();
     if let Some(overdraft) = quota_exceeded_by_resize(&snapshot, id, &grants) {
         let error = Error::new(ErrorCode::WouldWait, overdraft.to_string());
-        return Ok(Err(error.hint("`divvy projects` shows limits and usage")));
+        return Err(error.hint("`divvy projects` shows limits and usage").into());
     }
     let held: Vec<Grant> = snapshot
         .held
@@ -235,16 +230,16 @@ fn resize_held(
         .flat_map(|held| held.grants.clone())
         .collect();
     if sharing::acquire(state, io, grants.iter(), &held).is_err() {
-        return Ok(Err(refused_by_others(state, io, id, amount)));
+        return Err(refused_by_others(state, io, id, amount).into());
     }
     let Some(ActiveJob { job, .. }) = state.jobs.active.get_mut(&id).map(Box::as_mut) else {
-        return Ok(Ok(()));
+        return Ok(());
     };
     let is_so = |(one, holding): (&Resized, &crate::model::job::Allocation)| {
         one.grant == holding.grant && one.target == holding.goal
     };
     if resized.iter().zip(&job.allocations).all(is_so) {
-        return Ok(Ok(()));
+        return Ok(());
     }
     let text = describe_resize(job, &resized);
     job.resized = Some(requested_amount(amount, &resized));
@@ -257,12 +252,12 @@ fn resize_held(
     fx.replan = true;
     fx.jobs.resizes.push(id);
     fx.jobs.changed.insert(id);
-    Ok(Ok(()))
+    Ok(())
 }
 
 /// The refusal of a size that another daemon of the machine was faster to take.
 fn refused_by_others(state: &State, io: &Io, id: JobId, amount: Amount) -> Error {
-    match plan_resize(&schedule::snapshot(state, io), id, amount) {
+    match plan_resize(&planner_input::snapshot(state, io), id, amount) {
         Err(error) => refusal(&error),
         Ok(_) => Error::new(
             ErrorCode::WouldWait,
@@ -273,7 +268,7 @@ fn refused_by_others(state: &State, io: &Io, id: JobId, amount: Amount) -> Error
 }
 
 /// Writes the journal's limits into a job's slice, and registers them with the compute scheduler.
-pub(in crate::controller) fn apply_limits(jobs: &Jobs, io: &Io, id: JobId) {
+pub(in crate::controller) fn apply_limits(jobs: &Jobs, io: &Io, actuators: &Actuators, id: JobId) {
     let Some(active) = jobs.active.get(&id) else {
         return;
     };
@@ -284,10 +279,10 @@ pub(in crate::controller) fn apply_limits(jobs: &Jobs, io: &Io, id: JobId) {
     slice.resize(&limits, compute);
     let folder = io.config.home.slice(&id.to_string());
     match job.holds() {
-        true => io
+        true => actuators
             .compute_scheduler
             .add_slice(id, &folder, &limits, compute),
-        false => io.compute_scheduler.remove_slice(id),
+        false => actuators.compute_scheduler.remove_slice(id),
     }
 }
 
@@ -299,13 +294,14 @@ pub(in crate::controller) fn apply_resizes(
     state: &mut State,
     fx: &mut Effects,
     io: &Io,
+    actuators: &Actuators,
 ) -> Result<(), StoreError> {
     let resizes = std::mem::take(&mut fx.jobs.resizes);
     if resizes.is_empty() {
         return Ok(());
     }
     for id in resizes {
-        apply_limits(&state.jobs, io, id);
+        apply_limits(&state.jobs, io, actuators, id);
     }
     reach("resize.told");
     io.store.begin()?;
@@ -333,7 +329,7 @@ pub(in crate::controller) fn reclaim_released(
 }
 
 fn reclaim_from(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) -> Result<(), StoreError> {
-    let snapshot = schedule::snapshot(state, io);
+    let snapshot = planner_input::snapshot(state, io);
     let Some(active) = state.jobs.active.get_mut(&id) else {
         return Ok(());
     };

@@ -14,13 +14,13 @@ use divvy_core::JobId;
 use super::{cancel, change, hold, pause};
 use crate::auth::{Caller, Verb};
 use crate::controller::effects::Effects;
+use crate::controller::halt::{Halt, answer};
 use crate::controller::io::Io;
-use crate::controller::query::reference::{JobRef, living_of_array};
 use crate::controller::query::{job_page, view};
+use crate::controller::reference::{JobRef, living_of_array};
 use crate::controller::request::{Act, ActOutcome, Cancellation, MatchingJobs, Selection};
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::State;
-use crate::journal::StoreError;
 use crate::model::job::Job;
 
 /// Applies an act to every job of a selection that accepts it.
@@ -35,29 +35,26 @@ pub(in crate::controller) fn act(
     selection: &Selection,
     act: &Act,
     by: &Caller,
-) -> Result<Result<ActOutcome<JobId>, Error>, StoreError> {
-    let selected = match select(state, selection, act) {
-        Ok(selected) => selected,
-        Err(error) => return Ok(Err(error)),
-    };
+) -> Result<ActOutcome<JobId>, Halt> {
+    let selected = select(state, selection, act)?;
     let mut outcome = ActOutcome {
         done: Vec::new(),
         refused: Vec::new(),
     };
     for (id, owner) in selected {
-        let result = match authorize(selection, id, owner, by) {
-            Ok(()) => act_on_job(state, fx, io, id, act, by)?,
-            Err(error) => Err(error),
-        };
-        match result {
+        let result = authorize(selection, id, owner, by).map_err(Halt::from);
+        let result = result.and_then(|()| act_on_job(state, fx, io, id, act, by));
+        answer(result, |result| match result {
             Ok(id) => outcome.done.push(id),
             Err(error) => outcome.refused.push(error),
-        }
+        })?;
     }
-    Ok(match selection {
-        Selection::Array(array) if outcome.done.is_empty() => Err(none_of_array(*array, outcome)),
+    match selection {
+        Selection::Array(array) if outcome.done.is_empty() => {
+            Err(none_of_array(*array, outcome).into())
+        }
         _ => Ok(outcome),
-    })
+    }
 }
 
 fn act_on_job(
@@ -67,7 +64,7 @@ fn act_on_job(
     id: JobId,
     act: &Act,
     by: &Caller,
-) -> Result<Result<JobId, Error>, StoreError> {
+) -> Result<JobId, Halt> {
     match act {
         Act::Cancel => {
             let plain = Cancellation::default();

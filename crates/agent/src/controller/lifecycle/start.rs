@@ -1,125 +1,50 @@
 //! Start: the daemon creates a placed job's slice, writes its launch spec, and starts its supervisor.
 
-use std::fs::File;
-use std::io;
 use std::os::unix::fs::fchown;
+use std::time::Duration;
 
-use divvy_api::home::Home;
-use divvy_api::v1::Runner;
 use divvy_core::{Bytes, Grant, JobId, JobState};
-use divvy_ledger::{CreateError, Numbering, OpenError};
-use rustix::io::Errno;
+use divvy_ledger::Numbering;
 
-use super::container::{ContainerError, plan};
-use crate::container::job_files::CoverError;
-use crate::controller::claims;
+use super::container::plan;
+use crate::controller::actuators::Actuators;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::confirm;
+use crate::controller::lifecycle::start_failure::StartError;
+use crate::controller::lifecycle::{confirm, start_failure};
 use crate::controller::run_as::run_as;
 use crate::controller::runtime::{ActiveJob, Shortage};
 use crate::controller::state::mig::is_divided;
 use crate::controller::state::{Jobs, State};
 use crate::gpu::Device;
-use crate::gpu::slice::{HeldSlice, SliceConfig, SliceError, chown_to_user};
+use crate::gpu::slice::{HeldSlice, SliceConfig, chown_to_user};
 use crate::gpu::watched_jobs::WatchedJob;
 use crate::host::cgroup::{Cgroup, CgroupStatus};
-use crate::host::clock::{Instant, now};
+use crate::host::clock::Instant;
 use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
 use crate::host::run_as::Identity;
 use crate::job_dir::container_spec::{self, Plan};
-use crate::job_dir::{self, ExitRecord, JobDir, LaunchSpec, OutputFiles, RecordError, RunOutcome};
+use crate::job_dir::{JobDir, LaunchSpec, OutputFiles};
 use crate::journal::StoreError;
-use crate::journal::secrets::SecretsError;
 use crate::model::job::Job;
 use crate::supervisor::handle::SupervisorHandle;
 use crate::supervisor::job_environment::{JobEnvironment, for_program};
-use crate::supervisor::{forkserver, script};
-
-/// Why a job with grants could not be started.
-#[derive(Debug, thiserror::Error)]
-pub(in crate::controller) enum StartError {
-    #[error(transparent)]
-    Slice(#[from] SliceError),
-    #[error(transparent)]
-    Record(#[from] RecordError),
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error(transparent)]
-    Secrets(#[from] SecretsError),
-    #[error("the journal lacks the job's environment")]
-    NoEnvironment,
-    #[error("its MIG instance does not exist")]
-    NoInstance,
-    #[error(transparent)]
-    Container(#[from] ContainerError),
-    #[error(transparent)]
-    Cover(#[from] CoverError),
-    #[error("cannot write its CDI file")]
-    Cdi(#[source] io::Error),
-    #[error("cannot write the slice's entry")]
-    Entry(#[source] io::Error),
-    #[error("another process supervises it already")]
-    Locked,
-    #[error("cannot start its supervisor")]
-    Spawn(#[source] io::Error),
-}
-
-impl StartError {
-    /// Whether the machine lacks descriptors, processes or disk space now. That is no fault of the job, and it may
-    /// start later.
-    fn is_shortage(&self) -> bool {
-        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
-        while let Some(error) = cause {
-            if error.downcast_ref().is_some_and(is_short) {
-                return true;
-            }
-            cause = error.source();
-        }
-        match self {
-            // For a spawn this means too many processes; for a file it has another meaning.
-            Self::Spawn(error) => {
-                Errno::from_io_error(error) == Some(Errno::AGAIN)
-                    || forkserver::is_server_gone(error)
-            }
-            // These errors do not return the kernel's error as their source.
-            Self::Slice(
-                SliceError::Create(CreateError::Open(OpenError::Io { source, .. }))
-                | SliceError::Open(OpenError::Io { source, .. }),
-            ) => is_short(source),
-            _ => false,
-        }
-    }
-}
-
-fn is_short(error: &io::Error) -> bool {
-    matches!(
-        Errno::from_io_error(error),
-        Some(Errno::MFILE | Errno::NFILE | Errno::NOSPC | Errno::DQUOT)
-    )
-}
-
-pub(in crate::controller) fn job_dir(jobs: &Jobs, io: &Io, id: JobId) -> JobDir {
-    match jobs.active.get(&id) {
-        Some(active) => records(&io.config.home, id, &active.job),
-        None => JobDir::new(io.config.home.job(&id.to_string())),
-    }
-}
-
-pub(in crate::controller) fn runs_on_client(jobs: &Jobs, id: JobId) -> bool {
-    jobs.active
-        .get(&id)
-        .is_some_and(|active| active.job.spec.runner == Runner::Client)
-}
+use crate::supervisor::script;
 
 /// Creates the slice and writes the launch spec of a job that is starting.
-pub(in crate::controller) fn prepare(state: &mut State, fx: &mut Effects, io: &Io, id: JobId) {
+pub(in crate::controller) fn prepare(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    actuators: &Actuators,
+    id: JobId,
+) {
     confirm::pass(&state.jobs, id, "confirm.answered");
     if let Some(placed) = (state.jobs.active.get_mut(&id)).and_then(|one| one.placed_mut()) {
         placed.start.shortage = None;
     }
-    if let Err(error) = try_prepare(state, io, id) {
+    if let Err(error) = try_prepare(state, io, actuators, id) {
         failed_to_start(&mut state.jobs, fx, io, id, &error);
     }
 }
@@ -129,8 +54,8 @@ pub(in crate::controller) fn prepare(state: &mut State, fx: &mut Effects, io: &I
 fn failed_to_start(jobs: &mut Jobs, fx: &mut Effects, io: &Io, id: JobId, error: &StartError) {
     let why = error_chain(error);
     // This round's reply announces the start to the client, so its job cannot return to the queue.
-    if !error.is_shortage() || runs_on_client(jobs, id) {
-        return fail_start(jobs, fx, io, id, &why);
+    if !error.is_shortage() || jobs.runs_on_client(id) {
+        return start_failure::fail_start(jobs, fx, io, id, &why);
     }
     tracing::warn!(job = %id, why, "cannot start the job now; it returns to its queue");
     if let Some(placed) = (jobs.active.get_mut(&id)).and_then(|one| one.placed_mut()) {
@@ -140,8 +65,13 @@ fn failed_to_start(jobs: &mut Jobs, fx: &mut Effects, io: &Io, id: JobId, error:
     }
 }
 
-fn try_prepare(state: &mut State, io: &Io, id: JobId) -> Result<(), StartError> {
-    let dir = job_dir(&state.jobs, io, id);
+fn try_prepare(
+    state: &mut State,
+    io: &Io,
+    actuators: &Actuators,
+    id: JobId,
+) -> Result<(), StartError> {
+    let dir = state.jobs.dir(&io.config.home, id);
     let folder = io.config.home.slice(&id.to_string());
     let Some(active) = state.jobs.active.get_mut(&id) else {
         return Ok(());
@@ -247,14 +177,19 @@ fn try_prepare(state: &mut State, io: &Io, id: JobId) -> Result<(), StartError> 
     }
     match &slice {
         Some(slice) => {
-            io.observer.register(id, slice.to_watched_job(Vec::new()));
+            actuators
+                .observer
+                .register(id, slice.to_watched_job(Vec::new()));
             // A resize may have lowered its limits between its grants and its slice.
             let limits = active.job.limits();
             slice.resize(&limits, compute);
-            io.compute_scheduler
+            actuators
+                .compute_scheduler
                 .add_slice(id, &folder, &limits, compute);
         }
-        None => io.observer.register(id, WatchedJob::without_ledger()),
+        None => actuators
+            .observer
+            .register(id, WatchedJob::without_ledger()),
     }
     if let Some(placed) = active.placed_mut() {
         placed.slice = slice;
@@ -262,7 +197,7 @@ fn try_prepare(state: &mut State, io: &Io, id: JobId) -> Result<(), StartError> 
         placed.since = Instant::now();
         placed.client_seen = Instant::now();
     }
-    watch_job(&state.jobs, io, id);
+    watch_job(&state.jobs, io, actuators, id);
     Ok(())
 }
 
@@ -277,7 +212,7 @@ pub(in crate::controller) fn write_replicas(
 ) -> Result<(), StoreError> {
     for id in std::mem::take(&mut fx.jobs.changed) {
         let holds = |active: &ActiveJob| !active.job.state.grants().is_empty();
-        let dir = job_dir(jobs, io, id);
+        let dir = jobs.dir(&io.config.home, id);
         // A job without a folder gets its row together with its launch spec.
         if !jobs.active.get(&id).is_some_and(|active| holds(active)) || !dir.path().is_dir() {
             continue;
@@ -295,6 +230,7 @@ pub(in crate::controller) fn spawn(
     children: &mut Vec<SupervisorHandle>,
     fx: &mut Effects,
     io: &Io,
+    actuators: &Actuators,
     id: JobId,
 ) {
     let placed = jobs.active.get(&id).and_then(|active| active.placed());
@@ -302,7 +238,7 @@ pub(in crate::controller) fn spawn(
         return;
     }
     confirm::pass(jobs, id, "confirm.prepared");
-    if let Err(error) = try_spawn(jobs, children, io, id) {
+    if let Err(error) = try_spawn(jobs, children, io, actuators, id) {
         failed_to_start(jobs, fx, io, id, &error);
     }
     confirm::pass(jobs, id, "confirm.spawned");
@@ -312,9 +248,10 @@ pub(in crate::controller) fn try_spawn(
     jobs: &mut Jobs,
     children: &mut Vec<SupervisorHandle>,
     io: &Io,
+    actuators: &Actuators,
     id: JobId,
 ) -> Result<(), StartError> {
-    let dir = job_dir(jobs, io, id);
+    let dir = jobs.dir(&io.config.home, id);
     let lock = dir.lock()?.ok_or(StartError::Locked)?;
     // All runs of a job share one log.
     let log = JobDir::new(io.config.home.job(&id.to_string())).open_log()?;
@@ -330,54 +267,15 @@ pub(in crate::controller) fn try_spawn(
         placed.supervisor.end = None;
     }
     if let Some(supervisor) = child.process() {
-        io.observer.add_root(id, supervisor);
+        actuators.observer.add_root(id, supervisor);
     }
     children.push(child);
     Ok(())
 }
 
-/// Fails a job that could not be started; the next round journals its end.
-pub(in crate::controller) fn fail_start(
-    jobs: &mut Jobs,
-    fx: &mut Effects,
-    io: &Io,
-    id: JobId,
-    why: &str,
-) {
-    if claims::is_claim(jobs, id) {
-        return claims::give_up_claim(jobs, fx, id, why);
-    }
-    tracing::error!(job = %id, why, "cannot start the job");
-    let exit = ExitRecord {
-        outcome: not_started(why),
-        at: now(),
-    };
-    if let Ok(Some(lock)) = job_dir(jobs, io, id).lock() {
-        mark_spent(jobs, io, id, &exit, &lock);
-    }
-    if let Some(placed) = (jobs.active.get_mut(&id)).and_then(|one| one.placed_mut()) {
-        placed.start.failure = Some(exit);
-    }
-    fx.jobs.recheck.push(id);
-}
-
-/// Records under the lock of a job that no process has started that it must not be started. A late supervisor or client
-/// then finds an ended job.
-pub(in crate::controller) fn mark_spent(
-    jobs: &Jobs,
-    io: &Io,
-    id: JobId,
-    exit: &ExitRecord,
-    _lock: &File,
-) {
-    if let Err(error) = job_dir(jobs, io, id).write_exit(exit) {
-        tracing::error!(job = %id, error = error_chain(&error), "cannot write the folder of a withdrawn job");
-    }
-}
-
-pub(in crate::controller) fn watch_job(jobs: &Jobs, io: &Io, id: JobId) {
-    if let Some(watch) = &io.watch
-        && let Err(error) = watch.add(id, job_dir(jobs, io, id).path())
+pub(in crate::controller) fn watch_job(jobs: &Jobs, io: &Io, actuators: &Actuators, id: JobId) {
+    if let Some(watch) = &actuators.watch
+        && let Err(error) = watch.add(id, jobs.dir(&io.config.home, id).path())
     {
         tracing::warn!(job = %id, %error, "cannot watch the job's folder; polling it instead");
     }
@@ -422,57 +320,45 @@ pub(in crate::controller) fn overheads(devices: &[Device], grants: &[Grant]) -> 
     grants.iter().map(of).collect()
 }
 
-/// The folder of a job's present run.
-pub(in crate::controller) fn records(home: &Home, id: JobId, job: &Job) -> JobDir {
-    let folder = home.job(&id.to_string());
-    JobDir::new(job_dir::run_folder(&folder, job.run_state.runs))
-}
+/// The delay between two supervisors of one container, so that one which dies at once is not replaced at once.
+const REST: Duration = Duration::from_secs(2);
 
-/// The outcome of a start that failed because of Divvy itself.
-pub(in crate::controller) fn not_started(why: &str) -> RunOutcome {
-    RunOutcome::Launch {
-        launch_error: format!("divvy could not start it: {why}"),
-        exit_code: 125,
+/// Starts new supervisors for containers that have lost their own; they continue from the jobs' records.
+///
+/// # Errors
+/// When the journal fails.
+pub(in crate::controller) fn replace_supervisors(
+    jobs: &mut Jobs,
+    children: &mut Vec<SupervisorHandle>,
+    fx: &mut Effects,
+    io: &Io,
+    actuators: &Actuators,
+) -> Result<(), StoreError> {
+    let adoptions = std::mem::take(&mut fx.jobs.adoptions);
+    if adoptions.is_empty() {
+        return Ok(());
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn want_of_descriptors_processes_and_room_is_no_fault_of_a_job() {
-        let of = |errno: Errno| io::Error::from(errno);
-        let slice = |errno| {
-            StartError::Slice(SliceError::Open(OpenError::Io {
-                path: "/s".into(),
-                operation: "open",
-                source: of(errno),
-            }))
+    io.store.begin()?;
+    for id in adoptions {
+        let placed = jobs.active.get_mut(&id).and_then(|one| one.placed_mut());
+        let last = placed.map(|placed| &mut placed.supervisor.replaced_at);
+        let Some(last) = last.filter(|last| last.is_none_or(|last| last.elapsed() >= REST)) else {
+            continue;
         };
-        let remove = |errno| {
-            StartError::Slice(SliceError::Remove {
-                path: "/s".into(),
-                source: of(errno),
-            })
-        };
-        for short in [
-            StartError::Spawn(of(Errno::AGAIN)),
-            StartError::Spawn(of(Errno::MFILE)),
-            slice(Errno::NFILE),
-            slice(Errno::NOSPC),
-            slice(Errno::DQUOT),
-            remove(Errno::MFILE),
-        ] {
-            assert!(short.is_shortage(), "{short:?}");
-        }
-        for other in [
-            StartError::Spawn(of(Errno::NOENT)),
-            slice(Errno::ROFS),
-            remove(Errno::AGAIN),
-            StartError::Locked,
-        ] {
-            assert!(!other.is_shortage(), "{other:?}");
+        *last = Some(Instant::now());
+        let name = jobs.dir(&io.config.home, id).container().ok().flatten();
+        let name = name.map_or_else(|| "its container".to_owned(), |placed| placed.name);
+        match try_spawn(jobs, children, io, actuators, id) {
+            Ok(()) => fx.record_event(
+                io,
+                Some(id),
+                "container_adopted",
+                &format!("{name} lost its supervisor; a new one supervises it"),
+            )?,
+            Err(error) => {
+                tracing::error!(job = %id, error = error_chain(&error), "cannot start a new supervisor for the container");
+            }
         }
     }
+    io.store.commit()
 }

@@ -11,7 +11,7 @@ use divvy_core::{JobId, JobState};
 use crate::controller::active_set;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{cancel, start};
+use crate::controller::lifecycle::cancel;
 use crate::controller::state::Jobs;
 use crate::host::clock::boot_ns;
 use crate::host::process;
@@ -59,7 +59,7 @@ pub(in crate::controller) fn enforce_time_limits(
     });
     for (id, limit) in overdue {
         // The process exists before the program runs in it: on a busy machine the supervisor takes a while in between.
-        let started = start::job_dir(jobs, io, id).started().ok().flatten();
+        let started = jobs.dir(&io.config.home, id).started().ok().flatten();
         let started_ns = started.and_then(|begun| begun.boot_ns).unwrap_or(0);
         if Duration::from_nanos(now_ns.saturating_sub(started_ns)) < Duration::from_secs(limit) {
             continue;

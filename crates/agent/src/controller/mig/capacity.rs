@@ -2,17 +2,10 @@
 
 use std::sync::Arc;
 
-use divvy_core::Gpu;
-use divvy_core::GpuUuid;
-use divvy_core::Mode;
-use divvy_core::mig;
-use divvy_core::mig::MigInventory;
-use divvy_core::mig::Placement;
-use divvy_core::mig::ProfileTable;
-use divvy_core::mig::UnallocatedState;
-use divvy_core::{Request, can_ever_fit};
+use divvy_core::mig::{MigInventory, Placement, ProfileTable, UnallocatedState};
+use divvy_core::{Gpu, GpuUuid, Mode, Request, can_ever_fit, mig};
 
-use crate::controller::mig::view;
+use crate::controller::mig::geometry::{overlap, size_in};
 use crate::controller::state::mig::MigManager;
 use crate::controller::state::{GpuState, Jobs, State};
 use crate::gpu::Device;
@@ -123,16 +116,6 @@ fn inventory(
     }
 }
 
-pub(super) fn size_in(table: &ProfileTable, placement: Placement) -> u8 {
-    let profile = table.profile(placement.profile);
-    profile.map_or(0, |profile| profile.memory_slices)
-}
-
-pub(super) fn overlap((a, long): (Placement, u8), (b, wide): (Placement, u8)) -> bool {
-    let end = |placement: Placement, size: u8| u16::from(placement.start) + u16::from(size);
-    u16::from(a.start) < end(b, wide) && u16::from(b.start) < end(a, long)
-}
-
 /// The placements that stand for an unmanaged instance of a profile that the table lacks: the smallest instances that
 /// cover it.
 fn covering_placements(table: &ProfileTable, placement: Placement, size: u8) -> Vec<Placement> {
@@ -179,7 +162,7 @@ pub fn gpus_ever(mig: &MigManager, gpus: &GpuState) -> Vec<Gpu> {
             .filter(|_| device.is_managed && device.mode.is_switching)
         {
             gpu.mode = wanted.mode;
-        } else if gpu.mode == Mode::Mig && view::trouble_of(mig, device).is_some() {
+        } else if gpu.mode == Mode::Mig && trouble_of(mig, device).is_some() {
             gpu.mode = Mode::Unmanaged;
         }
         gpu.mig = gpu.mig.filter(|_| gpu.mode == Mode::Mig);
@@ -195,6 +178,28 @@ pub fn gpus_for(mig: &MigManager, gpus: &GpuState, request: &Request) -> Vec<Gpu
     match !before.is_empty() && !fits(&ever) && fits(before) {
         true => before.clone(),
         false => ever,
+    }
+}
+
+/// What keeps a GPU from the use that its requested mode allows.
+pub(in crate::controller) fn trouble_of(mig: &MigManager, device: &Device) -> Option<String> {
+    let wanted = device.mode.requested.map(|wanted| wanted.mode);
+    let mig_mode = device.mode.mig.map(|mode| (mode.current, mode.pending));
+    let index = device.gpu.index;
+    let reset = format!("after a reset: `nvidia-smi --gpu-reset -i {index}`");
+    match (wanted, mig_mode) {
+        _ if device.mode.is_switching => Some("its mode is being changed".to_owned()),
+        (Some(Mode::Mig), Some((false, true))) => Some(format!("MIG mode turns on {reset}")),
+        (Some(Mode::Mig), Some((false, false))) => Some(format!(
+            "it is no longer in MIG mode; restore it: `divvy admin gpu {index} --mode mig`"
+        )),
+        (Some(Mode::Shared | Mode::Exclusive), Some((true, false))) => {
+            Some(format!("MIG mode turns off {reset}"))
+        }
+        _ => {
+            let why = mig.gpus.get(&device.gpu.uuid)?.trouble.as_ref()?;
+            Some(format!("cannot read its MIG instances: {why}"))
+        }
     }
 }
 

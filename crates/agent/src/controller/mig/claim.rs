@@ -1,19 +1,17 @@
 //! Claiming of MIG instances: a job gets its instances when it starts, and releases them at its end.
 
-use std::collections::BTreeSet;
-
 use divvy_core::mig::Placement;
 use divvy_core::{GpuUuid, JobId, JobState};
 
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::mig::{commands, report};
+use crate::controller::lifecycle::requeue;
+use crate::controller::mig::commands;
 use crate::controller::state::mig::{DestroyReason, MigManager, slot};
 use crate::controller::state::{Jobs, State};
 use crate::gpu::mig::MigTask;
-use crate::host::clock::now;
 use crate::journal::StoreError;
-use crate::model::mig_instance::{ManagedInstance, MigSlot};
+use crate::model::mig_instance::MigSlot;
 
 /// Journals the instances of a job that starts, and those that make room for them. True if all of them are ready.
 pub(in crate::controller) fn claim_instances(
@@ -50,7 +48,7 @@ pub(in crate::controller) fn claim_instances(
                         instance.label(),
                         instance.state.name()
                     );
-                    report::requeue_or_fail(
+                    requeue::requeue_or_fail(
                         &mut state.jobs,
                         &mut state.mig,
                         fx,
@@ -133,40 +131,4 @@ fn reclaim(
         "mig_evicted",
         &format!("destroying {label} to make room"),
     )
-}
-
-/// Releases the instances of a job without processes; they stay as idle instances.
-pub(in crate::controller) fn release_instances(
-    mig: &mut MigManager,
-    io: &Io,
-    id: JobId,
-) -> Result<(), StoreError> {
-    let held = |instance: &&mut ManagedInstance| instance.job == Some(id);
-    for instance in mig.instances.values_mut().filter(held) {
-        instance.job = None;
-        instance.since = now();
-        io.store.save_mig(instance)?;
-    }
-    Ok(())
-}
-
-/// After a start: releases the instances that their job does not hold by its own row.
-pub(in crate::controller) fn release_stray_instances(
-    jobs: &Jobs,
-    mig: &mut MigManager,
-    io: &Io,
-) -> Result<(), StoreError> {
-    let holds = |job: &JobId, slot: &MigSlot| {
-        let active = jobs.active.get(job);
-        let mut grants = active.into_iter().flat_map(|one| one.job.state.grants());
-        grants.any(|grant| self::slot(grant).as_ref() == Some(slot))
-    };
-    let owners: BTreeSet<JobId> = mig
-        .instances
-        .values()
-        .filter_map(|instance| instance.job.filter(|job| !holds(job, &instance.slot)))
-        .collect();
-    owners
-        .into_iter()
-        .try_for_each(|job| release_instances(mig, io, job))
 }

@@ -4,9 +4,10 @@ use divvy_core::mig::MigProfile;
 use divvy_core::mig::recover::InstanceState;
 use divvy_core::{GpuUuid, JobId};
 
+use crate::controller::actuators::Actuators;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::mig;
+use crate::controller::mig::geometry;
 use crate::controller::state::GpuState;
 use crate::controller::state::mig::{DestroyReason, MigManager};
 use crate::gpu::mig::{MigCommand, MigTask};
@@ -44,7 +45,7 @@ pub(super) fn make(
     let task = MigTask::Create {
         slot: slot.clone(),
         generation,
-        size: mig::size(gpus, slot),
+        size: geometry::size(gpus, slot),
     };
     enqueue_command(mig, fx, &slot.gpu, task);
     Ok(())
@@ -92,7 +93,7 @@ pub(super) fn enqueue_command(
 }
 
 /// Dispatches the commands that this round has journaled.
-pub(in crate::controller) fn dispatch_mig_commands(fx: &mut Effects, io: &Io) {
+pub(in crate::controller) fn dispatch_mig_commands(fx: &mut Effects, actuators: &Actuators) {
     for point in std::mem::take(&mut fx.failpoints) {
         reach(point);
     }
@@ -103,6 +104,6 @@ pub(in crate::controller) fn dispatch_mig_commands(fx: &mut Effects, io: &Io) {
             MigTask::Destroy { .. } => "mig.destroy.intent",
             MigTask::SetMode { .. } => "mig.mode.intent",
         });
-        io.workers.dispatch(command);
+        actuators.workers.dispatch(command);
     }
 }

@@ -14,8 +14,7 @@ use divvy_driver::nvml::mig::{Activation, MigMode};
 use super::reconcile::is_deserted;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::mig;
-use crate::controller::mig::{commands, reconcile, view};
+use crate::controller::mig::{commands, geometry, reconcile, view};
 use crate::controller::request::Reply;
 use crate::controller::state::mig::{DestroyReason, MigManager, ModeChange};
 use crate::controller::state::{GpuState, State};
@@ -152,7 +151,7 @@ fn blockers(state: &State, io: &Io, device: &Device, to: Mode, turn: Option<bool
     if !turns {
         return blockers;
     }
-    if device.gpu.away || io.observer.is_unresponsive() {
+    if device.gpu.away || io.sensors.is_unresponsive() {
         blockers.push("it does not respond, so its processes cannot be listed".to_owned());
     }
     let unmanaged = device.unmanaged.iter();
@@ -371,7 +370,7 @@ pub(in crate::controller) fn finish_switches(
                 drop_pending_mode(&mut state.gpus, io, &uuid, wanted)?;
                 let text = format!(
                     "MIG mode of GPU {} was not turned {}: {}",
-                    mig::index(&state.gpus, &uuid),
+                    geometry::index(&state.gpus, &uuid),
                     if on { "on" } else { "off" },
                     blockers.join("; ")
                 );
@@ -422,7 +421,7 @@ pub(in crate::controller) fn collect(
         .instances
         .values()
         .filter(|instance| {
-            let index = mig::index(gpus, &instance.slot.gpu);
+            let index = geometry::index(gpus, &instance.slot.gpu);
             instance.job.is_none() && can_go(instance) && chosen(index)
         })
         .map(|instance| instance.slot.clone())

@@ -13,9 +13,8 @@ use divvy_core::{Bytes, GpuUuid, JobId, JobState};
 
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::job_sync;
-use crate::controller::mig;
-use crate::controller::mig::{commands, report};
+use crate::controller::lifecycle::requeue;
+use crate::controller::mig::{commands, geometry};
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::mig::{DestroyReason, MigManager, slot};
 use crate::controller::state::{GpuState, Jobs, State};
@@ -116,7 +115,7 @@ fn report_trouble(
     };
     let text = format!(
         "cannot read the MIG instances of GPU {}: {why}",
-        mig::index(gpus, uuid)
+        geometry::index(gpus, uuid)
     );
     tracing::error!("{text}");
     fx.record_event(io, None, "mig_error", &text)
@@ -207,7 +206,7 @@ fn apply_action(
             fx.replan = true;
             let text = format!(
                 "{label} of GPU {} was created before the restart",
-                mig::index(&state.gpus, &slot.gpu)
+                geometry::index(&state.gpus, &slot.gpu)
             );
             fx.record_event(io, job, "mig_adopted", &text)
         }
@@ -242,7 +241,7 @@ fn apply_action(
             )?;
             let waits = state.jobs.active.get(&job);
             if waits.is_some_and(|one| matches!(one.job.state, JobState::Starting { .. })) {
-                job_sync::requeue_unstarted(
+                requeue::requeue_unstarted(
                     &mut state.jobs,
                     &mut state.mig,
                     fx,
@@ -267,7 +266,7 @@ fn apply_action(
         }
         Action::Quarantine(anomaly) => {
             fx.replan = true;
-            report::quarantine(
+            quarantine(
                 &mut state.mig,
                 &state.gpus,
                 fx,
@@ -296,7 +295,7 @@ pub(super) fn forget_instance(
     let text = format!(
         "{} of GPU {} {what}",
         instance.label(),
-        mig::index(gpus, &slot.gpu)
+        geometry::index(gpus, &slot.gpu)
     );
     tracing::warn!(?job, "{text}");
     fx.record_event(io, job, "mig_lost", &text)
@@ -363,7 +362,7 @@ fn report_unmanaged(
             let text = format!(
                 "{} of GPU {} {what}",
                 label(gpus, uuid, *placement),
-                mig::index(gpus, uuid)
+                geometry::index(gpus, uuid)
             );
             tracing::info!("{text}");
             fx.record_event(io, None, "mig_unmanaged", &text)?;
@@ -457,4 +456,33 @@ fn report_stray_processes(
         fx.record_event(io, job, kind, &text)?;
     }
     Ok(())
+}
+
+/// Quarantines an instance: no job gets it until it is gone or in order again.
+pub(super) fn quarantine(
+    mig: &mut MigManager,
+    gpus: &GpuState,
+    fx: &mut Effects,
+    io: &Io,
+    slot: &MigSlot,
+    why: &str,
+) -> Result<(), StoreError> {
+    let Some(instance) = mig.instances.get_mut(slot) else {
+        return Ok(());
+    };
+    instance.state = InstanceState::Quarantined;
+    let former_reason = instance.reason.replace(why.to_owned());
+    io.store.save_mig(instance)?;
+    let (label, job) = (instance.label(), instance.job);
+    let of_gpu = mig.gpu(&slot.gpu);
+    of_gpu
+        .last_destroy_attempt
+        .insert(slot.placement, Instant::now());
+    if former_reason.as_deref() == Some(why) {
+        return Ok(());
+    }
+    mig.counts.quarantined.add(Duration::ZERO);
+    let text = format!("{label} of GPU {}: {why}", geometry::index(gpus, &slot.gpu));
+    tracing::warn!("{text}");
+    fx.record_event(io, job, "mig_quarantined", &text)
 }

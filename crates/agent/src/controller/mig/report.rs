@@ -3,25 +3,19 @@
 
 use std::time::Duration;
 
-use divvy_core::JobId;
 use divvy_core::mig::recover::InstanceState;
 
-use super::overlap;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{confirm, job_sync, start};
-use crate::controller::mig;
-use crate::controller::mig::{backoff, claim, commands, mode, reconcile};
+use crate::controller::lifecycle::{confirm, requeue};
+use crate::controller::mig::{backoff, claim, commands, geometry, mode, reconcile};
 use crate::controller::state::mig::{DestroyReason, MigManager};
-use crate::controller::state::{GpuState, Jobs, State};
+use crate::controller::state::{GpuState, State};
 use crate::gpu::mig::{MigOpError, MigOutcome, MigReport};
-use crate::host::clock::{Instant, now};
+use crate::host::clock::now;
 use crate::host::failpoint::reach;
 use crate::journal::StoreError;
 use crate::model::mig_instance::{InstanceInfo, MigSlot};
-
-/// How often a job's instances may be refused without an obstacle on the GPU; then the job fails.
-const MAX_REFUSALS: u32 = 3;
 
 /// Applies the result of a command.
 pub(in crate::controller) fn apply_mig_report(
@@ -38,7 +32,7 @@ pub(in crate::controller) fn apply_mig_report(
     }
     fx.replan = true;
     // The next observation has to show the result.
-    io.observer.sample_soon();
+    fx.machine.sample_soon = true;
     match report.outcome {
         MigOutcome::Created {
             slot,
@@ -160,7 +154,7 @@ fn handed_over(
     state.mig.gpu(&slot.gpu).busy_refusals = 0;
     let text = format!(
         "{label} of GPU {} {verb} in {} ms",
-        mig::index(&state.gpus, &slot.gpu),
+        geometry::index(&state.gpus, &slot.gpu),
         took.as_millis()
     );
     tracing::info!(?job, "{text}");
@@ -186,7 +180,7 @@ fn create_failed(
     let (label, job) = (instance.label(), instance.job.take());
     let text = format!(
         "{label} of GPU {}: {failure}",
-        mig::index(&state.gpus, &slot.gpu)
+        geometry::index(&state.gpus, &slot.gpu)
     );
     match failure {
         MigOpError::Refused { .. } => {
@@ -198,14 +192,14 @@ fn create_failed(
             fx.record_event(io, job, "mig_create_failed", &text)?;
         }
         MigOpError::Stuck(why) => {
-            quarantine(&mut state.mig, &state.gpus, fx, io, slot, &why.clone())?
+            reconcile::quarantine(&mut state.mig, &state.gpus, fx, io, slot, &why.clone())?
         }
     }
     match waiting {
         Some(job) if waits => {
-            job_sync::requeue_unstarted(&mut state.jobs, &mut state.mig, fx, io, job, &text)
+            requeue::requeue_unstarted(&mut state.jobs, &mut state.mig, fx, io, job, &text)
         }
-        Some(job) => requeue_or_fail(
+        Some(job) => requeue::requeue_or_fail(
             &mut state.jobs,
             &mut state.mig,
             fx,
@@ -221,12 +215,12 @@ fn create_failed(
 /// Whether a quarantined instance overlaps the slot. The planner sees it, so it chooses another place until the
 /// instance is gone.
 fn is_blocked(mig: &MigManager, gpus: &GpuState, slot: &MigSlot) -> bool {
-    let sized = |slot: &MigSlot| (slot.placement, mig::size(gpus, slot));
+    let sized = |slot: &MigSlot| (slot.placement, geometry::size(gpus, slot));
     let mut ours = mig.instances.values();
     ours.any(|other| {
         other.state == InstanceState::Quarantined
             && other.slot.gpu == slot.gpu
-            && overlap(sized(&other.slot), sized(slot))
+            && geometry::overlap(sized(&other.slot), sized(slot))
     })
 }
 
@@ -248,34 +242,12 @@ fn check_failed(
     backoff::back_off(&mut state.mig, &slot.gpu, Some(slot.placement), true);
     let text = format!(
         "cannot inspect {label} of GPU {}: {failure}",
-        mig::index(&state.gpus, &slot.gpu)
+        geometry::index(&state.gpus, &slot.gpu)
     );
     tracing::warn!(job = ?waiting, "{text}");
     waiting.map_or(Ok(()), |job| {
-        job_sync::requeue_unstarted(&mut state.jobs, &mut state.mig, fx, io, job, &text)
+        requeue::requeue_unstarted(&mut state.jobs, &mut state.mig, fx, io, job, &text)
     })
-}
-
-/// Requeues a job that cannot get its instances, or fails it: if the error is final, or after too many refusals.
-pub(super) fn requeue_or_fail(
-    jobs: &mut Jobs,
-    mig: &mut MigManager,
-    fx: &mut Effects,
-    io: &Io,
-    id: JobId,
-    why: &str,
-    is_final: bool,
-) -> Result<(), StoreError> {
-    let Some(placed) = (jobs.active.get_mut(&id)).and_then(|one| one.placed_mut()) else {
-        return Ok(());
-    };
-    placed.attempts.refusals += 1;
-    if is_final || placed.attempts.refusals >= MAX_REFUSALS {
-        placed.start.pending_instances.clear();
-        start::fail_start(jobs, fx, io, id, why);
-        return Ok(());
-    }
-    job_sync::requeue_unstarted(jobs, mig, fx, io, id, why)
 }
 
 fn instance_destroyed(
@@ -316,7 +288,7 @@ fn instance_destroyed(
             }
             let text = format!(
                 "{label} of GPU {} destroyed in {} ms, {}",
-                mig::index(&state.gpus, &slot.gpu),
+                geometry::index(&state.gpus, &slot.gpu),
                 took.as_millis(),
                 why.unwrap_or(DestroyReason::Leftover).describe()
             );
@@ -343,7 +315,7 @@ fn destroy_failed(
     };
     instance.job = None;
     let label = instance.label();
-    quarantine(
+    reconcile::quarantine(
         &mut state.mig,
         &state.gpus,
         fx,
@@ -353,38 +325,9 @@ fn destroy_failed(
     )?;
     let text = format!(
         "{label} of GPU {}: {failure}",
-        mig::index(&state.gpus, &slot.gpu)
+        geometry::index(&state.gpus, &slot.gpu)
     );
     waiting.map_or(Ok(()), |job| {
-        job_sync::requeue_unstarted(&mut state.jobs, &mut state.mig, fx, io, job, &text)
+        requeue::requeue_unstarted(&mut state.jobs, &mut state.mig, fx, io, job, &text)
     })
-}
-
-/// Quarantines an instance: no job gets it until it is gone or in order again.
-pub(super) fn quarantine(
-    mig: &mut MigManager,
-    gpus: &GpuState,
-    fx: &mut Effects,
-    io: &Io,
-    slot: &MigSlot,
-    why: &str,
-) -> Result<(), StoreError> {
-    let Some(instance) = mig.instances.get_mut(slot) else {
-        return Ok(());
-    };
-    instance.state = InstanceState::Quarantined;
-    let former_reason = instance.reason.replace(why.to_owned());
-    io.store.save_mig(instance)?;
-    let (label, job) = (instance.label(), instance.job);
-    let of_gpu = mig.gpu(&slot.gpu);
-    of_gpu
-        .last_destroy_attempt
-        .insert(slot.placement, Instant::now());
-    if former_reason.as_deref() == Some(why) {
-        return Ok(());
-    }
-    mig.counts.quarantined.add(Duration::ZERO);
-    let text = format!("{label} of GPU {}: {why}", mig::index(gpus, &slot.gpu));
-    tracing::warn!("{text}");
-    fx.record_event(io, job, "mig_quarantined", &text)
 }

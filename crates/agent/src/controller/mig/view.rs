@@ -3,10 +3,9 @@
 use divvy_api::v1;
 use divvy_core::mig::recover::InstanceState;
 use divvy_core::mig::{Placement, UnallocatedState};
-use divvy_core::{GpuUuid, Grant, Mode};
+use divvy_core::{GpuUuid, Grant};
 
-use crate::controller::mig;
-use crate::controller::mig::capacity;
+use crate::controller::mig::{capacity, geometry};
 use crate::controller::state::mig::{MigManager, slot};
 use crate::controller::state::{GpuState, Jobs, State};
 use crate::gpu::Device;
@@ -54,28 +53,6 @@ pub fn mig_of(state: &State, gpu: &GpuUuid) -> Option<v1::Mig> {
     })
 }
 
-/// What keeps a GPU from the use that its requested mode allows.
-pub(in crate::controller) fn trouble_of(mig: &MigManager, device: &Device) -> Option<String> {
-    let wanted = device.mode.requested.map(|wanted| wanted.mode);
-    let mig_mode = device.mode.mig.map(|mode| (mode.current, mode.pending));
-    let index = device.gpu.index;
-    let reset = format!("after a reset: `nvidia-smi --gpu-reset -i {index}`");
-    match (wanted, mig_mode) {
-        _ if device.mode.is_switching => Some("its mode is being changed".to_owned()),
-        (Some(Mode::Mig), Some((false, true))) => Some(format!("MIG mode turns on {reset}")),
-        (Some(Mode::Mig), Some((false, false))) => Some(format!(
-            "it is no longer in MIG mode; restore it: `divvy admin gpu {index} --mode mig`"
-        )),
-        (Some(Mode::Shared | Mode::Exclusive), Some((true, false))) => {
-            Some(format!("MIG mode turns off {reset}"))
-        }
-        _ => {
-            let why = mig.gpus.get(&device.gpu.uuid)?.trouble.as_ref()?;
-            Some(format!("cannot read its MIG instances: {why}"))
-        }
-    }
-}
-
 /// Adds the troubles of GPUs to a refusal of a request that can never fit: it might fit without them.
 pub(in crate::controller) fn explain(
     mig: &MigManager,
@@ -86,7 +63,7 @@ pub(in crate::controller) fn explain(
         return error;
     }
     let troubles = gpus.devices.iter().filter_map(|device| {
-        let trouble = trouble_of(mig, device)?;
+        let trouble = capacity::trouble_of(mig, device)?;
         Some(format!("; GPU {}: {trouble}", device.gpu.index))
     });
     let message = std::iter::once(error.message).chain(troubles).collect();
@@ -101,7 +78,7 @@ pub fn mig_slice(mig: &MigManager, gpus: &GpuState, grant: &Grant) -> Option<v1:
     Some(v1::MigSlice {
         profile: grant.mig?.profile.to_string(),
         start: slot.placement.start,
-        memory_slices: mig::size(gpus, &slot),
+        memory_slices: geometry::size(gpus, &slot),
         memory_bytes: grant.memory.get(),
         uuid: made.map(|made| made.uuid.to_string()),
     })
@@ -133,7 +110,7 @@ fn free_places(jobs: &Jobs, gpu: &divvy_core::Gpu, profile: u32) -> u8 {
     let mut taken = inventory.fixed();
     taken.extend(held.filter_map(|grant| Some(grant.mig?.placement)));
     let same = taken.iter().filter(|one| one.profile == profile.id).count();
-    let sized = |placement: Placement| (placement, super::size_in(table, placement));
+    let sized = |placement: Placement| (placement, geometry::size_in(table, placement));
     let mut taken: Vec<(Placement, u8)> = taken.into_iter().map(sized).collect();
     let before = taken.len();
     for start in &profile.starts {
@@ -141,7 +118,7 @@ fn free_places(jobs: &Jobs, gpu: &divvy_core::Gpu, profile: u32) -> u8 {
             profile: profile.id,
             start: *start,
         });
-        if !taken.iter().any(|other| super::overlap(*other, piece)) {
+        if !taken.iter().any(|other| geometry::overlap(*other, piece)) {
             taken.push(piece);
         }
     }
@@ -179,7 +156,7 @@ fn instances_on(mig: &MigManager, gpus: &GpuState, device: &Device) -> Vec<v1::M
             let placement = instance.slot.placement;
             shown(
                 placement,
-                mig::size(gpus, &instance.slot),
+                geometry::size(gpus, &instance.slot),
                 self::state(mig, instance),
                 Some(instance),
             )

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use divvy_core::JobState;
 
+use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::query;
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::history::HistoryClock;
 use crate::controller::state::mig::MigManager;
 use crate::controller::state::{GpuState, Jobs, State};
-use crate::controller::{active_set, mig};
+use crate::controller::{active_set, mig, query};
 use crate::gpu::{Device, Power};
 use crate::history::{Figure, Sample, Values};
 use crate::host::clock::{Instant, now};
@@ -33,15 +33,17 @@ struct Sum {
 }
 
 /// Records a sample, if this second has none.
-pub(in crate::controller) fn record(state: &mut State, io: &Io) {
-    let Some(history) = &io.history else { return };
+pub(in crate::controller) fn record(state: &mut State, fx: &mut Effects, io: &Io) {
+    if !state.timers.history.is_kept {
+        return;
+    }
     let at = now().as_second();
     if std::mem::replace(&mut state.timers.history.second, at) == at {
         return;
     }
     count_waiting(&state.jobs, &mut state.timers.history, io);
     let is_busy = !state.jobs.active.is_empty();
-    history.record(Sample {
+    fx.machine.samples.push(Sample {
         at,
         lasts: if is_busy { LASTS } else { IDLE_LASTS },
         is_busy,
@@ -143,7 +145,7 @@ fn series(state: &mut State, io: &Io) -> Vec<(String, Values)> {
         }
     }
     let node = sums.remove(NODE).unwrap_or_default();
-    let power = io.observer.power();
+    let power = io.sensors.power();
     let mut series = vec![(NODE.to_owned(), of_node(&state.gpus, node, &power))];
     let devices = state.gpus.devices.iter().filter(|device| !device.gpu.away);
     series.extend(devices.map(|device| {
@@ -181,7 +183,7 @@ fn slices_of<'a>(active: &'a ActiveJob, mig: &MigManager, io: &Io) -> Vec<(&'a s
             None => ledger.map_or(0, |usage| query::used(&usage, unseen.get())),
         };
         let used = active.activity.recent.last_of(gpu, Instant::now());
-        let scheduled = || io.compute_scheduler.usage(job.id)?.used;
+        let scheduled = || io.sensors.usage(job.id)?.used;
         let sum = Sum {
             memory,
             limit: grant.memory.get(),

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{container, start};
+use crate::controller::lifecycle::container;
 use crate::controller::runtime::{ActiveJob, Runtime};
 use crate::controller::state::slice_usage::SliceUsage;
 use crate::controller::state::{GpuState, Jobs, State};
@@ -111,8 +111,7 @@ pub(in crate::controller) fn reconcile(
             }
         }
     }
-    io.compute_scheduler
-        .report_utilization(&percentages(&state.gpus, sample));
+    fx.machine.utilization = Some(percentages(&state.gpus, sample));
     let gone = state
         .gpus
         .watchlist
@@ -137,7 +136,7 @@ pub(in crate::controller) fn reconcile(
         }
     });
     if state.gpus.watchlist.is_curious() {
-        io.observer.sample_soon();
+        fx.machine.sample_soon = true;
     }
     // Processes that a dying job has started meanwhile.
     fx.jobs.kills.extend(dying);
@@ -188,7 +187,7 @@ fn compare_accounts(
     {
         // Most of what appears is a process's whose memory the driver is giving back: soon over.
         if balance.unlisted > device.gpu.unlisted {
-            io.observer.sample_soon();
+            fx.machine.sample_soon = true;
         }
         fx.replan |= device.update(seen, &balance);
         let error = errors
@@ -493,7 +492,7 @@ pub(in crate::controller) fn kill_processes(jobs: &Jobs, fx: &mut Effects, io: &
 /// The live processes of a job below its supervisor and in its cgroup. The supervisor itself stays, as it has to record
 /// the end. Processes that belong to another job, started by this one, stay too.
 fn live_tree(jobs: &Jobs, io: &Io, id: JobId) -> Vec<Process> {
-    let dir = start::job_dir(jobs, io, id);
+    let dir = jobs.dir(&io.config.home, id);
     let Some(launch) = dir.launch().ok().flatten() else {
         return Vec::new();
     };
@@ -502,7 +501,7 @@ fn live_tree(jobs: &Jobs, io: &Io, id: JobId) -> Vec<Process> {
     tree.extend(dir.group().iter().flat_map(Cgroup::members));
     tree.sort_unstable_by_key(|process| process.pid);
     tree.dedup();
-    tree.retain(|process| io.observer.job_of(*process) == Some(id));
+    tree.retain(|process| io.sensors.job_of(*process) == Some(id));
     tree
 }
 

@@ -13,8 +13,8 @@ use divvy_core::{Bytes, Grant, JobId, JobState, Share};
 
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::start::records;
-use crate::controller::lifecycle::{finalize, schedule};
+use crate::controller::lifecycle::{end, finalize, planner_input};
+use crate::controller::state::lookup::records;
 use crate::controller::state::unjournaled::UnjournaledJob;
 use crate::controller::state::{Jobs, State};
 use crate::gpu::slice::HeldSlice;
@@ -121,7 +121,7 @@ fn grants_of_unknown(state: &State, io: &Io, id: JobId) -> Vec<Grant> {
     let limits = HeldSlice::open(&folder).map(|slice| slice.ledger().granted());
     let pids = state.jobs.unjournaled.get(&id).map(|one| &one.pids);
     let named: BTreeSet<String> = pids.into_iter().flatten().flat_map(gpus_of).collect();
-    let snapshot = schedule::snapshot(state, io);
+    let snapshot = planner_input::snapshot(state, io);
     let gpus = snapshot.gpus.iter().filter(|gpu| gpu.mig.is_none());
     let reserve = |gpu: &divvy_core::Gpu| {
         let wanted = match &limits {
@@ -186,7 +186,7 @@ pub(in crate::controller) fn check_unknown(
         state.jobs.unjournaled.remove(&id);
         fx.replan = true;
         let log = io.config.home.job(&id.to_string());
-        finalize::free_slice(&mut state.jobs, fx, id);
+        end::free_slice(&mut state.jobs, fx, id);
         let text = format!(
             "its last process has ended; the daemon keeps its folder: {}",
             log.display()

@@ -3,10 +3,10 @@
 use divvy_api::v1::{Error, ErrorCode};
 use divvy_core::JobId;
 
-use super::reference::JobRef;
+use crate::controller::halt::journal_error;
 use crate::controller::io::Io;
-use crate::controller::query::reference;
-use crate::controller::query::reference::journal_error;
+use crate::controller::reference;
+use crate::controller::reference::JobRef;
 use crate::controller::state::Jobs;
 use crate::journal::StoreError;
 
@@ -24,7 +24,7 @@ pub fn resolve_for_caller(
     let own = reference::find_own(jobs, io, reference, caller).map_err(journal_error)?;
     let meant = match own {
         Some(meant) => meant,
-        None => reference::resolve_reference(jobs, io, reference).map_err(journal_error)??,
+        None => reference::resolve_reference(jobs, io, reference)?,
     };
     let owner = match meant {
         JobRef::Job { id, .. } => self::owner(jobs, io, id),

@@ -5,11 +5,8 @@ use std::path::PathBuf;
 use divvy_api::v1::{Error, ErrorCode, Runner};
 use divvy_core::{JobId, JobState};
 
-use crate::controller::claims;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::start;
-use crate::controller::query::reference;
-use crate::controller::query::reference::journal_error;
+use crate::controller::reference;
 use crate::controller::run_as::run_as;
 use crate::controller::state::Jobs;
 use crate::host::run_as::Identity;
@@ -45,11 +42,9 @@ pub enum ExecEnvironment {
 /// # Errors
 /// [`ErrorCode::NotFound`] if there is no such job, [`ErrorCode::Conflict`] for one that does not run now.
 pub fn exec_target(jobs: &Jobs, io: &Io, reference: &str) -> Result<ExecTarget, Error> {
-    let job = reference::find(jobs, io, reference).map_err(journal_error)??;
+    let job = reference::find(jobs, io, reference)?;
     let conflict = |why: String, hint: String| Error::new(ErrorCode::Conflict, why).hint(hint);
-    if let Some(error) = claims::refuse_for_claim(jobs, job, "entered or signalled") {
-        return Err(error);
-    }
+    jobs.refuse_for_claim(job, "entered or signalled")?;
     let Some(active) = jobs.active.get(&job) else {
         let hint = format!("`divvy describe {job}` shows how it ended");
         return Err(conflict(format!("job {job} has ended"), hint));
@@ -60,7 +55,7 @@ pub fn exec_target(jobs: &Jobs, io: &Io, reference: &str) -> Result<ExecTarget, 
             format!("divvy resume {job}"),
         ),
         JobState::Running { .. } => {
-            let dir = start::job_dir(jobs, io, job);
+            let dir = jobs.dir(&io.config.home, job);
             return Ok(ExecTarget {
                 job,
                 environment: exec_environment(job, &dir, run_as(&active.job))?,

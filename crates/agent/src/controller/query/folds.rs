@@ -7,8 +7,8 @@ use divvy_core::{Amount, JobId, JobState as Life, QueueName};
 
 use crate::controller::io::Io;
 use crate::controller::query::job_summary::JobSummary;
-use crate::controller::query::reference::living_of_array;
 use crate::controller::query::summary;
+use crate::controller::reference::living_of_array;
 use crate::controller::state::State;
 use crate::model::job::Job;
 use crate::model::job_filter::JobFilter;

@@ -12,20 +12,20 @@ use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::change::SuggestedChange;
 use crate::controller::lifecycle::{change, container, selection};
-use crate::controller::query::estimate::{EstimateInput, StartEstimator};
 use crate::controller::query::exec_target::ExecTarget;
 use crate::controller::query::folds::{self, ListItem};
 use crate::controller::query::job_page::{LivingPage, Matches};
 use crate::controller::query::job_summary::JobSummary;
 use crate::controller::query::metrics::Page;
-use crate::controller::query::reference::JobRef;
 use crate::controller::query::view::JobView;
 use crate::controller::query::why::WhyQuery;
 use crate::controller::query::{
-    LiveUsage, board, caller, estimate, exec_target, job_page, mig_preview, reference, summary, why,
+    LiveUsage, board, caller, estimate, exec_target, job_page, mig_preview, summary, why,
 };
+use crate::controller::reference::{self, JobRef};
 use crate::controller::request::{Act, ActOutcome, Milestone, Selection};
 use crate::controller::state::State;
+use crate::controller::state::estimate::{EstimateInput, StartEstimator};
 use crate::controller::{claims, mig, query};
 use crate::journal::Span;
 use crate::model::job::Job;
@@ -310,7 +310,7 @@ impl Queries<'_> {
     /// # Errors
     /// `ErrorCode::NotFound` if the journal has no job of the array.
     pub fn verdict_of_array(&self, array: JobId) -> Result<v1::Job, Error> {
-        array::verdict_of_array(self.state, self.io, array)
+        query::verdict_of_array(self.state, self.io, array)
     }
 
     /// What the controller knows of a job, active or not.

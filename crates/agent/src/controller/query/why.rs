@@ -17,19 +17,18 @@ use divvy_core::runtime_stats::{RUNS, RuntimeEstimate, estimate_runtime};
 use divvy_core::{JobId, Queue, QueueSpec, Snapshot, WhyHolder};
 use jiff::Timestamp;
 
-use super::estimate::{Run, StartEstimator};
-use super::reference::JobRef;
 use crate::controller::admission::{array, dependencies};
 use crate::controller::io::Io;
 use crate::controller::lifecycle::change::{ChangeKind, SuggestedChange};
 use crate::controller::lifecycle::{confirm, offload};
 use crate::controller::mig::claim;
-use crate::controller::query;
-use crate::controller::query::reference::journal_error;
+use crate::controller::query::estimate;
 use crate::controller::query::view::BlockReason;
-use crate::controller::query::{estimate, reference};
+use crate::controller::reference::JobRef;
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::State;
+use crate::controller::state::estimate::{Run, StartEstimator};
+use crate::controller::{query, reference};
 use crate::host::clock::now;
 use crate::host::error::error_chain;
 use crate::journal::{RuntimeHistory, StoreError};
@@ -223,11 +222,10 @@ impl WhyQuery {
 /// # Errors
 /// As `Queries::job`.
 pub fn why(state: &State, io: &Io, reference: &str) -> Result<WhyQuery, Error> {
-    let id =
-        match reference::resolve_reference(&state.jobs, io, reference).map_err(journal_error)?? {
-            JobRef::Job { id, .. } => id,
-            JobRef::Array(array) => array::representative_job(&state.jobs, io, array)?,
-        };
+    let id = match reference::resolve_reference(&state.jobs, io, reference)? {
+        JobRef::Job { id, .. } => id,
+        JobRef::Array(array) => array::representative_job(&state.jobs, io, array)?,
+    };
     let active = state.jobs.active.get(&id);
     let held_up = active.and_then(|active| {
         let job = &active.job;

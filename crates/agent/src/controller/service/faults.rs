@@ -9,28 +9,23 @@
 //! driver's error ───────────────────────────────┴──► out of service ── probe each RETRY succeeds ──┘
 //! ```
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use divvy_core::{GpuUuid, JobId, Mode};
-use divvy_driver::sys::cuda::CUresult;
 use divvy_ledger::ContextCounts;
 
 use super::{bring_back, take_out};
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
+use crate::controller::state::gpu_watch::Probe;
 use crate::controller::state::slice_usage::SliceUsage;
 use crate::controller::state::{GpuState, Jobs};
-use crate::gpu::health::{self, DriverHealth, GpuXid};
+use crate::gpu::health::{self, GpuXid};
 use crate::gpu::probe::GpuProbed;
 use crate::gpu::sample::NodeSample;
 use crate::host::clock::{Instant, now};
 use crate::journal::StoreError;
 use crate::model::out_of_service::OutOfService;
-
-/// Jobs in a row that fail to make a context before a GPU is tested. One may have failed by itself; each further one is
-/// a job lost to a sick GPU.
-const FAILURES: usize = 2;
 
 /// How long after a failed probe the next one starts. A cured GPU is back within this and a probe's seconds.
 const RETRY: Duration = Duration::from_secs(20);
@@ -39,86 +34,16 @@ const RETRY: Duration = Duration::from_secs(20);
 /// programs cost other users one probe in this time.
 const REFUTED: Duration = Duration::from_secs(600);
 
-/// Results of a first context that a program, its limit or its container does not cause (cuda.h, `CUresult`). Others,
-/// as invalid values, missing memory or a library of another version, say nothing about the GPU.
-const FAULTS: &[CUresult] = &[
-    CUresult::DEVICE_UNAVAILABLE,
-    CUresult::MAP_FAILED,
-    CUresult::ECC_UNCORRECTABLE,
-    CUresult::NVLINK_UNCORRECTABLE,
-    CUresult::OPERATING_SYSTEM,
-    CUresult::LAUNCH_FAILED,
-    CUresult::SYSTEM_NOT_READY,
-    CUresult::UNKNOWN,
-];
-
-/// What the daemon watches of a GPU.
-#[derive(Default)]
-pub struct GpuWatch {
-    /// Jobs that failed to make a context since one was made there, with their users. At most [`FAILURES`].
-    failing: Vec<(JobId, u32)>,
-    /// The code of the last failure.
-    code: u32,
-    /// Users whose jobs' failures a probe has refuted, and until when.
-    refuted: BTreeMap<u32, Instant>,
-    probe: Probe,
-    /// What the driver last counted of its errors.
-    health: Option<DriverHealth>,
-    /// A fault that the driver reports for good, and that no probe disproves.
-    lasting: Option<String>,
-}
-
-#[derive(Default)]
-enum Probe {
-    #[default]
-    None,
-    /// Its outcome decides whether the GPU goes out of service at all.
-    Suspect,
-    Running,
-    At(Instant),
-}
-
-impl GpuWatch {
-    /// Takes in what became of a job's contexts since the last look. Whether the GPU is to be tested.
-    fn note(&mut self, job: JobId, user: u32, before: ContextCounts, seen: ContextCounts) -> bool {
-        if seen.made > before.made {
-            self.failing.clear();
-            return false;
-        }
-        let is_fault = FAULTS.contains(&CUresult(seen.last_code));
-        if seen.failed <= before.failed || !is_fault {
-            return false;
-        }
-        self.refuted.retain(|_, until| *until > Instant::now());
-        if self.refuted.contains_key(&user) {
-            return false;
-        }
-        self.failing.retain(|(other, _)| *other != job);
-        self.failing.push((job, user));
-        self.code = seen.last_code;
-        self.failing.len() >= FAILURES
-    }
-
-    /// `jobs #3 and #4 could not make a context: CUDA_ERROR_ECC_UNCORRECTABLE (214)`.
-    fn describe(&self) -> String {
-        let jobs = self.failing.iter().map(|(job, _)| format!("#{job}"));
-        let jobs = jobs.collect::<Vec<_>>().join(" and ");
-        let code = CUresult(self.code);
-        format!("jobs {jobs} could not make a context: {code:?}")
-    }
-}
-
 /// Looks at the contexts of all slices in a sample.
 pub(in crate::controller) fn watch_contexts(
     jobs: &mut Jobs,
     gpus: &mut GpuState,
     fx: &mut Effects,
-    io: &Io,
     sample: &NodeSample,
 ) {
     for (id, reading) in &sample.ledgers {
         if let Ok(pages) = &reading.snapshots {
-            watch_job(jobs, gpus, fx, io, *id, |gpu| pages.contexts(gpu));
+            watch_job(jobs, gpus, fx, *id, |gpu| pages.contexts(gpu));
         }
     }
 }
@@ -128,7 +53,6 @@ pub(in crate::controller) fn watch_job(
     jobs: &mut Jobs,
     gpus: &mut GpuState,
     fx: &mut Effects,
-    io: &Io,
     id: JobId,
     contexts: impl Fn(usize) -> ContextCounts,
 ) {
@@ -155,14 +79,14 @@ pub(in crate::controller) fn watch_job(
         if seen != before && is_in_service(gpus) {
             let watch = gpus.watch.entry(gpu.clone()).or_default();
             if watch.note(id, user, before, seen) {
-                suspect(gpus, fx, io, gpu);
+                suspect(gpus, fx, gpu);
             }
         }
     }
 }
 
 /// Places nothing on a GPU until a probe has tested it. Nothing is journaled: the GPU may be sound.
-fn suspect(gpus: &mut GpuState, fx: &mut Effects, io: &Io, gpu: &GpuUuid) {
+fn suspect(gpus: &mut GpuState, fx: &mut Effects, gpu: &GpuUuid) {
     let Some(watch) = gpus.watch.get_mut(gpu) else {
         return;
     };
@@ -174,7 +98,7 @@ fn suspect(gpus: &mut GpuState, fx: &mut Effects, io: &Io, gpu: &GpuUuid) {
         device.apply_mode();
         fx.replan = true;
     }
-    io.prober.start(gpu.clone());
+    fx.machine.probes.push(gpu.clone());
 }
 
 /// Takes GPUs out of service of which the driver reports a fault.
@@ -248,7 +172,7 @@ fn fault_found(
 }
 
 /// Starts the probes that are due.
-pub(in crate::controller) fn start_probes(gpus: &mut GpuState, io: &Io) {
+pub(in crate::controller) fn start_probes(gpus: &mut GpuState, fx: &mut Effects) {
     let GpuState { devices, watch, .. } = gpus;
     for device in devices.iter() {
         // A GPU in MIG mode gives no context of its own, and one that does not respond gives none.
@@ -265,7 +189,7 @@ pub(in crate::controller) fn start_probes(gpus: &mut GpuState, io: &Io) {
         };
         if is_due && watch.lasting.is_none() {
             watch.probe = Probe::Running;
-            io.prober.start(device.gpu.uuid.clone());
+            fx.machine.probes.push(device.gpu.uuid.clone());
         }
     }
 }
@@ -346,7 +270,10 @@ pub(super) fn forget(gpus: &mut GpuState, gpu: &GpuUuid) {
 
 #[cfg(test)]
 mod tests {
+    use divvy_driver::sys::cuda::CUresult;
+
     use super::*;
+    use crate::controller::state::gpu_watch::{FAULTS, GpuWatch};
 
     const SICK: u32 = CUresult::ECC_UNCORRECTABLE.0;
 

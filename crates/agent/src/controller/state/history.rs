@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 /// What [`record`](crate::controller::observe::history::record) keeps between two samples.
 #[derive(Default)]
 pub struct HistoryClock {
+    /// The daemon keeps a history.
+    pub is_kept: bool,
     /// The second of the last sample.
     pub second: i64,
     /// The journal's version that the counts are of.

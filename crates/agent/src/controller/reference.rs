@@ -16,6 +16,7 @@ use divvy_api::v1::Error;
 use divvy_api::v1::ErrorCode;
 use divvy_core::JobId;
 
+use crate::controller::halt::{Halt, accepted};
 use crate::controller::io::Io;
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state;
@@ -113,15 +114,12 @@ fn named(job: &Job, name: &str) -> Option<JobRef> {
     is_its.then(|| JobRef::whole(job))
 }
 
-type LookupResult<T> = Result<Result<T, Error>, StoreError>;
-
 /// The one job that a reference means.
-pub(in crate::controller) fn find(jobs: &Jobs, io: &Io, reference: &str) -> LookupResult<JobId> {
-    Ok(match resolve_reference(jobs, io, reference)? {
-        Ok(JobRef::Job { id, .. }) => Ok(id),
-        Ok(JobRef::Array(array)) => Err(single_job_error(io, array)?),
-        Err(error) => Err(error),
-    })
+pub(in crate::controller) fn find(jobs: &Jobs, io: &Io, reference: &str) -> Result<JobId, Halt> {
+    match resolve_reference(jobs, io, reference)? {
+        JobRef::Job { id, .. } => Ok(id),
+        JobRef::Array(array) => Err(single_job_error(io, array)?.into()),
+    }
 }
 
 /// The meaning of a reference. A name means a job that has not ended, else the newest.
@@ -129,13 +127,11 @@ pub(in crate::controller) fn resolve_reference(
     jobs: &Jobs,
     io: &Io,
     reference: &str,
-) -> LookupResult<JobRef> {
+) -> Result<JobRef, Halt> {
     if reference == "last" {
         let newest = io.store.newest()?;
-        return Ok(match whole(jobs, io, newest)? {
-            Some(meant) => Ok(meant),
-            None => Err(missing(reference, "no job has been submitted yet")),
-        });
+        return whole(jobs, io, newest)?
+            .ok_or_else(|| missing(reference, "no job has been submitted yet").into());
     }
     if let Ok(id) = reference.parse::<JobId>() {
         return by_number(jobs, io, reference, id);
@@ -144,26 +140,27 @@ pub(in crate::controller) fn resolve_reference(
     if let Some((array, index)) = task_reference(reference)
         && let Some(first) = first_kept(io, array)?
     {
-        match task(jobs, io, JobRef::whole(&first), array, index)? {
-            Ok(meant) => return Ok(Ok(meant)),
+        match task(jobs, io, JobRef::whole(&first), array, index) {
+            Ok(meant) => return Ok(meant),
             // `2026_11` may be a name.
-            Err(error) => unknown = Some(error),
+            Err(Halt::Refused(error)) => unknown = Some(error),
+            Err(halt) => return Err(halt),
         }
     }
     let active = active_named(jobs, reference, None);
     if !active.is_empty() {
-        return Ok(exactly_one(reference, &active));
+        return Ok(exactly_one(reference, &active)?);
     }
     let job = named_or_keyed(io, reference)?;
     let array = io.store.newest_array_named(reference)?;
     if let Some(meant) = whole(jobs, io, array.filter(|array| Some(*array) > job))? {
-        return Ok(Ok(meant));
+        return Ok(meant);
     }
     if let Some(id) = job {
-        return Ok(Ok(JobRef::numbered(id, task_of(jobs, io, id)?.flatten())));
+        return Ok(JobRef::numbered(id, task_of(jobs, io, id)?.flatten()));
     }
     if let Some((name, index)) = task_name(reference)
-        && let Ok(meant @ JobRef::Array(array)) = resolve_reference(jobs, io, name)?
+        && let Some(meant @ JobRef::Array(array)) = accepted(resolve_reference(jobs, io, name))?
     {
         return task(jobs, io, meant, array, index);
     }
@@ -173,7 +170,7 @@ pub(in crate::controller) fn resolve_reference(
             "use its number, its name or `last`, or 12_3 for index 3 of array 12; `divvy ps -a` lists them all"
         }
     };
-    Ok(Err(unknown.unwrap_or_else(|| missing(reference, hint))))
+    Err(unknown.unwrap_or_else(|| missing(reference, hint)).into())
 }
 
 /// What a reference means to a caller that may see all jobs.
@@ -181,38 +178,37 @@ pub(in crate::controller) fn resolve_reference(
 /// # Errors
 /// [`ErrorCode::NotFound`], and [`ErrorCode::Conflict`] for a name of several jobs.
 pub fn resolve(jobs: &Jobs, io: &Io, reference: &str) -> Result<JobRef, Error> {
-    resolve_reference(jobs, io, reference).map_err(journal_error)?
+    Ok(resolve_reference(jobs, io, reference)?)
 }
 
-fn by_number(jobs: &Jobs, io: &Io, reference: &str, id: JobId) -> LookupResult<JobRef> {
+fn by_number(jobs: &Jobs, io: &Io, reference: &str, id: JobId) -> Result<JobRef, Halt> {
     match task_of(jobs, io, id)? {
         Some(Some(task)) if task.array_of(id) == id && task.count != Some(1) => {
-            return Ok(Ok(JobRef::Array(id)));
+            return Ok(JobRef::Array(id));
         }
-        Some(task) => return Ok(Ok(JobRef::numbered(id, task))),
+        Some(task) => return Ok(JobRef::numbered(id, task)),
         None => {}
     }
     // The journal may keep other jobs of an array longer than its first.
     if first_kept(io, id)?.is_some() {
-        return Ok(Ok(JobRef::Array(id)));
+        return Ok(JobRef::Array(id));
     }
-    Ok(Err(state::unjournaled::refuse_unknown(jobs, id)
-        .unwrap_or_else(|| {
-            missing(reference, "`divvy ps -a` lists them all")
-        })))
+    Err(state::unjournaled::refuse_unknown(jobs, id)
+        .unwrap_or_else(|| missing(reference, "`divvy ps -a` lists them all"))
+        .into())
 }
 
 /// The job of an array with this index. `meant`: the meaning of the array's own reference.
-fn task(jobs: &Jobs, io: &Io, meant: JobRef, array: JobId, index: u32) -> LookupResult<JobRef> {
+fn task(jobs: &Jobs, io: &Io, meant: JobRef, array: JobId, index: u32) -> Result<JobRef, Halt> {
     let has = |active: &&ActiveJob| {
         let task = active.job.spec.policy.array;
         task.is_some_and(|task| task.index == index)
     };
     if let Some(active) = living_of_array(jobs, array).find(has) {
-        return Ok(Ok(JobRef::job(&active.job)));
+        return Ok(JobRef::job(&active.job));
     }
     if let Some(id) = io.store.task_of_array(array, index)? {
-        return Ok(Ok(JobRef::numbered(id, task_of(jobs, io, id)?.flatten())));
+        return Ok(JobRef::numbered(id, task_of(jobs, io, id)?.flatten()));
     }
     let of = match meant {
         JobRef::Array(array) => format!("array {array}"),
@@ -220,12 +216,13 @@ fn task(jobs: &Jobs, io: &Io, meant: JobRef, array: JobId, index: u32) -> Lookup
     };
     let why = format!("{of} has no job with the index {index}");
     let error = Error::new(ErrorCode::NotFound, why);
-    Ok(Err(match io.store.extent_of_array(array)? {
+    Err(match io.store.extent_of_array(array)? {
         Some((low, high, _)) => error.hint(format!(
             "its jobs are {array}_{low} to {array}_{high}; `divvy ps {array}` lists them"
         )),
         None => error.hint("`divvy ps -a` lists all jobs"),
-    }))
+    }
+    .into())
 }
 
 /// The error for an array where a single job is required.
@@ -362,10 +359,6 @@ pub fn named_or_keyed(io: &Io, reference: &str) -> Result<Option<JobId>, StoreEr
         true => io.store.newest_keyed(reference),
         false => Ok(named),
     }
-}
-
-pub fn journal_error(error: StoreError) -> Error {
-    Error::new(ErrorCode::Internal, crate::host::error::error_chain(&error))
 }
 
 #[cfg(test)]
