@@ -80,6 +80,14 @@ fn recorded() -> Result<Size> {
 
 /// The lines of each crate in a checkout.
 fn count(folder: &Path) -> Result<BTreeMap<String, usize>> {
+    Ok(by_crate(&product(folder)?))
+}
+
+/// The Rust files of a checkout that the product compiles.
+///
+/// # Errors
+/// Git does not list the files, or a file is not Rust.
+pub fn product(folder: &Path) -> Result<BTreeMap<String, Source>> {
     let mut files = BTreeMap::new();
     for path in files_of(folder)? {
         let text =
@@ -87,25 +95,30 @@ fn count(folder: &Path) -> Result<BTreeMap<String, usize>> {
         let source = Source::read(&path, &text).with_context(|| format!("parse {path}"))?;
         files.insert(path, source);
     }
-    Ok(by_crate(&files))
+    Ok(without_tests(files))
 }
 
-/// The lines of these files by crate, without the files that only tests compile.
-fn by_crate(files: &BTreeMap<String, Source>) -> BTreeMap<String, usize> {
-    let tests: BTreeSet<&str> = files
+/// These files without the files that only tests compile.
+fn without_tests(mut files: BTreeMap<String, Source>) -> BTreeMap<String, Source> {
+    let tests: BTreeSet<String> = files
         .values()
-        .flat_map(|source| source.tests.iter().map(String::as_str))
+        .flat_map(|source| source.tests.iter().cloned())
         .collect();
-    let mut lines: BTreeMap<String, usize> = BTreeMap::new();
-    for (path, source) in files {
+    files.retain(|path, _| {
         // A module `a/b` is `a/b.rs`, and all below `a/b/`.
-        let is_test = std::iter::successors(path.strip_suffix(".rs"), |path| {
+        !std::iter::successors(path.strip_suffix(".rs"), |path| {
             path.rsplit_once('/').map(|(above, _)| above)
         })
-        .any(|module| tests.contains(module));
-        if !is_test {
-            *lines.entry(crate_of(path).to_owned()).or_default() += source.lines;
-        }
+        .any(|module| tests.contains(module))
+    });
+    files
+}
+
+/// The lines of these files by crate.
+fn by_crate(files: &BTreeMap<String, Source>) -> BTreeMap<String, usize> {
+    let mut lines: BTreeMap<String, usize> = BTreeMap::new();
+    for (path, source) in files {
+        *lines.entry(crate_of(path).to_owned()).or_default() += source.lines;
     }
     lines
 }
@@ -131,7 +144,7 @@ fn files_of(folder: &Path) -> Result<Vec<String>> {
 }
 
 /// `crates/core/src/lib.rs` → `crates/core`.
-fn crate_of(path: &str) -> &str {
+pub fn crate_of(path: &str) -> &str {
     let parts = if path.starts_with("xtask/") { 1 } else { 2 };
     let ends = path.match_indices('/').map(|(at, _)| at);
     ends.take(parts).last().map_or(path, |end| &path[..end])
@@ -162,7 +175,7 @@ mod tests {
             let source = Source::read(path, text).expect("Rust");
             ((*path).to_owned(), source)
         };
-        by_crate(&files.iter().map(read).collect())
+        by_crate(&without_tests(files.iter().map(read).collect()))
     }
 
     #[test]

@@ -86,7 +86,8 @@ use token::Token;
 use upload::{LARGE, Uploads};
 use withdraw::Withdraw;
 
-/// Longest long poll. Clients ask again.
+/// Longest long poll. Clients ask again. So an abandoned call is gone after five minutes; a shorter one would make idle
+/// clients ask more.
 const POLL_LIMIT: Duration = Duration::from_secs(300);
 
 /// So many answers that take seconds are worked out at once: the machine is its jobs'.

@@ -228,6 +228,7 @@ impl<'a> Page<'a> {
 
     /// A usage line with `[OPTIONS]` spelled out where the verb has few.
     fn spelled(&self, usage: &str) -> String {
+        /// A line of a manual page has room for some eight short names; the page of the verb lists all.
         const MOST: usize = 8;
         let flags = self.command.get_arguments().filter(|arg| {
             !arg.is_positional()

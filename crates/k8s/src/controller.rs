@@ -68,7 +68,8 @@ use dispatch::Dispatch;
 use identity::CertSource;
 use webhook::SharingMode;
 
-/// How often what nodes publish is noted as being there still.
+/// How often what nodes publish is noted as being there still. The inventory remembers it for an hour (`REMEMBERED`),
+/// so a minute loses nothing, and each note reads every slice.
 const NOTES: Duration = Duration::from_secs(60);
 
 /// The part of the controller that a process runs. The chart runs each in pods of its own, so that neither the memory nor a

@@ -20,7 +20,8 @@ const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const DESTINATION: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
-/// Longest part of a header that a refusal repeats.
+/// Longest part of a header that a refusal repeats. A host name in use is shorter than that; a header may have
+/// kilobytes, which would fill the log.
 const MOST_SHOWN: usize = 100;
 
 /// A name under which browsers reach the page: `lab1.example`, or `lab1.example:8443` for one port alone.

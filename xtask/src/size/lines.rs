@@ -16,6 +16,8 @@ pub struct Source {
     pub lines: usize,
     /// Paths without `.rs` of the modules in other files that only tests compile.
     pub tests: Vec<String>,
+    /// First and last lines of what only tests compile.
+    pub tests_only: Vec<(usize, usize)>,
 }
 
 impl Source {
@@ -29,6 +31,7 @@ impl Source {
             return Ok(Self {
                 lines: 0,
                 tests: vec![stem.to_owned()],
+                tests_only: Vec::new(),
             });
         }
         let mut finder = Finder {
@@ -46,6 +49,7 @@ impl Source {
         Ok(Self {
             lines: code.len(),
             tests: finder.tests,
+            tests_only: finder.spans,
         })
     }
 }

@@ -16,7 +16,7 @@ const LEAST_SIZE: Bytes = Bytes::mib(1);
 /// Fits the database, and is more than any machine has.
 const MOST_GPUS: Gpus = Gpus::from_thousandths(1_000_000_000);
 
-/// The longest minimum runtime.
+/// The longest minimum runtime. A century is longer than any job, and its nanoseconds still fit into 64 bits.
 const LONGEST_S: u64 = 100 * 366 * 24 * 3600;
 
 /// A value that a rule refuses.

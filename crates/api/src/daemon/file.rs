@@ -21,10 +21,12 @@ use crate::v1::{Error, ErrorCode};
 /// Largest file, in bytes. A file of a thousand projects has a tenth of it.
 pub const LARGEST: u64 = 1 << 20;
 
-/// Problems of one file that are reported.
+/// Problems of one file that are reported. More than one screen; a file with more is of another format, and its other
+/// problems would hide the first.
 const MOST_PROBLEMS: usize = 50;
 
-/// Letters of a message: it may repeat a value of the file.
+/// Letters of a message: it may repeat a value of the file. Five lines of a terminal hold the key, the value and the
+/// reason; a value alone can have megabytes. So five lines of a terminal; a value alone can have megabytes.
 const LONGEST_MESSAGE: usize = 400;
 
 /// A place in a text: line and column count from 1, and columns are letters.

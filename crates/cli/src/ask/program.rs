@@ -16,10 +16,11 @@ use crate::start::{self, DaemonWanted};
 /// As much of a program's file as tells how the kernel starts it: `BINPRM_BUF_SIZE` of Linux.
 const BEGINNING: u64 = 256;
 
-/// Letters of a name or path that a message repeats.
+/// Letters of a name or path that a message repeats. Enough for the end of most paths; a longer one hides the message.
 const LONGEST_SHOWN: usize = 200;
 
-/// Names of a PATH that are compared with one that is not there, at most.
+/// Names of a PATH that are compared with one that is not there, at most. A system has some thousand. Ten times that
+/// takes a moment; more would make a typing error slow.
 const MOST_NAMES: usize = 50_000;
 
 /// A program that cannot be started from the job's folder with the job's PATH.

@@ -10,7 +10,7 @@ use super::describe::{Facts, compute, image, request_in_words, terms};
 use super::jobs::{fate, would};
 use crate::text;
 
-/// Failed jobs of an array that the text names.
+/// Failed jobs of an array that the text names. Eight indices fit one line; `divvy ps` lists the others.
 const MOST_NAMED: usize = 8;
 
 /// The name that an array was submitted with.

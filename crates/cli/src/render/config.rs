@@ -65,7 +65,7 @@ pub fn config_reload(done: &ConfigReload) -> String {
     }
 }
 
-/// Widest line of the commented file.
+/// Widest line of the commented file. So a line fits 120 columns behind a diff's mark and the comment's own.
 const WIDTH: usize = 116;
 
 /// A file with every key as a comment: its meaning, and its default or an example.

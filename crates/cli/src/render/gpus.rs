@@ -7,7 +7,7 @@ use crate::colour::Tone;
 use crate::table::{self, Cells, Column, Spare};
 use crate::text;
 
-/// Most processes of a GPU that a note names.
+/// Most processes of a GPU that a note names. A longer note would not fit a line; `divvy gpus -o json` has all.
 const MOST_NAMED: usize = 4;
 
 /// One row a GPU.

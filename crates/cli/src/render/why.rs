@@ -10,10 +10,12 @@ use super::{View, jobs};
 use crate::table;
 use crate::text;
 
-/// Jobs ahead, or jobs with unknown ends, that the text names.
+/// Jobs ahead, or jobs with unknown ends, that the text names. A longer list hides the reason above it; the count
+/// follows.
 const MOST_NAMED: usize = 8;
 
-/// Columns before the text of a line that has a lead.
+/// Columns before the text of a line that has a lead. As wide as the longest lead, so that all texts begin in one
+/// column.
 const LEAD: usize = 10;
 
 /// The explanation as lines.

@@ -11,10 +11,11 @@ use super::call::{Action, Data, LogPiece, NewSize, Question};
 use super::state::MOST_LOG;
 use crate::ask;
 
-/// Longest time for an answer. The client gives up earlier when the daemon does not respond.
+/// Longest time for an answer. The client gives up earlier when the daemon does not respond. Twice the client's own
+/// limit of silence, so it ends only a call that neither answers nor fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Events of a job's page.
+/// Events of a job's page: more than a job has that was requeued often, and so enough. `divvy events` has the others.
 const MOST_JOB_EVENTS: u32 = 200;
 
 /// Answers a question.

@@ -16,7 +16,7 @@ use super::rows;
 use super::state::{INTERVALS, Mode, Notice, PAGE, Page, Pane, Section, State};
 use crate::text;
 
-/// Longest size that a user can type.
+/// Longest size that a user can type. The longest, `1234.5GiB` for each of several GPUs, fits twice.
 const LONGEST_SIZE: usize = 40;
 
 /// What happens to the view.
@@ -422,7 +422,7 @@ fn upside_down(motion: Motion) -> Motion {
 fn go(state: &mut State, motion: Motion) {
     let page = layout::page_height(state);
     if let Some(open) = state.page.as_mut().filter(|page| page.is_open) {
-        // The drawing knows how many lines there are, and stops at the last one.
+        // The drawing knows how many lines there are, and stops at the last one. So any larger number would do.
         const MOST_LINES: usize = 5000;
         open.scroll = match open.section {
             Section::Log => moved(open.scroll, MOST_LINES, upside_down(motion), page),

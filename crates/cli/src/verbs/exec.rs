@@ -14,7 +14,8 @@ use crate::call::{Outcome, client, reference};
 use crate::output::{Stop, print, say};
 use crate::{args, ask};
 
-/// Bytes read of standard input at a time.
+/// Bytes read of standard input at a time. A quarter of the largest frame: a larger one would delay what the program
+/// prints meanwhile.
 const PIECE: usize = 16 << 10;
 
 pub async fn exec(args: args::Exec) -> Outcome {

@@ -218,6 +218,7 @@ fn since(text: Option<&str>) -> Result<Option<Timestamp>, Error> {
 
 /// The events that there are now. The daemon gives so many in one answer.
 async fn all_events(client: &Client, mut query: EventQuery) -> Result<Vec<Event>, Error> {
+    /// The bound of the API for one call, so that the fewest calls read a long history.
     const PAGE: usize = 10_000;
     let mut events = client.events_of(&query).await?;
     let mut last = events.len();

@@ -46,7 +46,8 @@ pub async fn jobs(args: Ps) -> Outcome {
     watch::show(args.look.watch, format, draw).await
 }
 
-/// Rows beside those of queued jobs, on a terminal: the head, some running jobs, the remark and the next prompt.
+/// Rows beside those of queued jobs, on a terminal: the head, some running jobs, the remark and the next prompt. So the
+/// list of pending jobs fits a screen with them.
 const OTHER_ROWS: usize = 10;
 
 /// The jobs of a query, in the form asked for, and the number of queued jobs that are left out on a terminal.

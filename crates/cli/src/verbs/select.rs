@@ -21,7 +21,8 @@ use crate::error_output::{Result, usage};
 use crate::output::{self, Stop, print, say, view};
 use crate::{error_output, render, text};
 
-/// Jobs that the question names.
+/// Jobs that the question names. Enough to see that a pattern takes more than was meant; a longer list hides the
+/// question.
 const SHOWN: usize = 10;
 
 /// An action that filters select jobs for.

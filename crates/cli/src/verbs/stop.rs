@@ -26,7 +26,8 @@ use crate::text;
 /// How long the daemon may take; it only has to finish what it writes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long, where it ends tasks first and tells their server: what the stock agent gives its own.
+/// How long, where it ends tasks first and tells their server: what the stock agent gives its own. A shorter one would
+/// leave tasks on the server that still count as running.
 const PATIENCE_WITH_TASKS: Duration = Duration::from_secs(120);
 
 /// How long a daemon that does not respond may take from SIGTERM to its end, before it is killed, and after that.

@@ -11,7 +11,8 @@ use jiff::tz::TimeZone;
 
 use crate::output;
 
-/// Between two looks whether a job went back into its queue.
+/// Between two looks whether a job went back into its queue. The message is for a person who reads it: twice as often
+/// would double the calls without being seen.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// Says it of a job that has ended, if Divvy stopped its program.

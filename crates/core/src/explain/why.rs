@@ -206,7 +206,9 @@ fn why_gpu(usage: &GpuUsage<'_>, request: &Request, reason: &Reason) -> WhyGpu {
 }
 
 /// The bound of trials for one answer, in GPUs looked at and jobs considered. It covers every trial with 64 GPUs, 300
-/// running and 1000 pending jobs, but not many pending jobs of different amounts under backfill.
+/// running and 1000 pending jobs, but not many pending jobs of different amounts under backfill. Enough for the sizes
+/// of users; each further one is another round of the planner. Each further one takes another round of the planner, and
+/// the first ones differ most.
 const MOST_TRIED: usize = 2_000_000;
 
 /// Trial plans of changed snapshots, up to a bound.

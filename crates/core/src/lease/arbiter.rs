@@ -14,7 +14,8 @@ use super::{
     TenantEvent, VISIT,
 };
 
-/// A grant is changed for at least this much; less is not worth telling.
+/// A grant is changed for at least this much; less is not worth telling. A fortieth of the shortest hold; each change
+/// is a write that processes of the slice may wake for.
 const WORTH_TELLING: Duration = Duration::from_micros(100);
 
 /// Holds the leases of all tenants.

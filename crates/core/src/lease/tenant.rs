@@ -17,7 +17,8 @@ pub type Virtual = i128;
 const STRICT_START: Duration = HALF_QUANTUM;
 /// The most that a waiting strict tenant keeps, so that it can catch up.
 const STRICT_ARREARS: Duration = Duration::from_millis(250);
-/// A tenant with this utilisation of its leased GPUs, in thousandths, counts as using them without pause.
+/// A tenant with this utilisation of its leased GPUs, in thousandths, counts as using them without pause. A tenth of
+/// idle time is the gaps between launches of a busy program; below it, a pause is the program's own.
 const STEADY: u32 = 900;
 
 #[derive(Debug)]

@@ -17,7 +17,8 @@ use crate::placement::Offer;
 use crate::placement::occupancy::{GpuUsage, NodeUsage};
 use crate::units::{Gpus, JobId, ProjectName};
 
-/// The weight of all jobs outside projects together: that of a quota of one GPU.
+/// The weight of all jobs outside projects together: that of a quota of one GPU. So users without a project are served
+/// as a small one; with twice as much they would outweigh it.
 const OUTSIDE_WEIGHS: u64 = 1000;
 
 /// The usage of each project of a snapshot; the last entry is for jobs outside projects.

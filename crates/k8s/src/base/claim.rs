@@ -83,7 +83,7 @@ pub enum NoTemplate {
     },
 }
 
-/// The most sizes that a message lists.
+/// The most sizes that a message lists. A line of the event; a longer list would not fit its 1,024 letters.
 const MOST_LISTED: usize = 8;
 
 /// `24.0 GiB, 80.0 GiB`.

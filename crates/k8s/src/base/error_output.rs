@@ -223,6 +223,7 @@ pub fn clean(text: &str) -> String {
 
 /// The first few of many, and how many more.
 pub(crate) fn few<T: AsRef<str>>(all: &[T]) -> String {
+    /// A longer list hides the message; the count follows.
     const SHOWN: usize = 5;
     let names: Vec<&str> = all.iter().take(SHOWN).map(AsRef::as_ref).collect();
     match all.len().checked_sub(SHOWN) {

@@ -61,7 +61,8 @@ pub async fn serve_health(listener: TcpListener, router: Router) {
 /// Requests about pods are some 10 KiB; of what is larger only so many are read at once, as memory is bounded.
 const SMALL_BYTES: u64 = 128 << 10;
 const MOST_LARGE: usize = 4;
-/// For a TLS handshake, and for the body of a request.
+/// For a TLS handshake, and for the body of a request. As long as the API server itself waits for a webhook by default
+/// (`timeoutSeconds`); a client that is slower is not one.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// For the head of the next request on a connection. Go's client gives up an idle connection after 90 s
 /// (`DefaultTransport.IdleConnTimeout`). A server that closes it first may do so while a review is on its way, which the
@@ -69,7 +70,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const IDLE: Duration = Duration::from_secs(100);
 /// How long requests in progress may take once the server ends.
 const DRAIN: Duration = Duration::from_secs(10);
-/// More connections than API servers and schedulers open; more wait to be accepted.
+/// More connections than API servers and schedulers open; more wait to be accepted. Half of the usual bound of 1024
+/// descriptors leaves room for the program's own.
 const MOST_CONNECTIONS: usize = 512;
 
 /// The certificate that is shown, which may change while connections last.

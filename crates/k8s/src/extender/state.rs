@@ -14,7 +14,8 @@ use super::trainer::Lesson;
 use super::view::View;
 use crate::extender::metrics::METRICS;
 
-/// A table is trained anew after this time, if requests came meanwhile.
+/// A table is trained anew after this time, if requests came meanwhile. Requests follow the day of their users: half a
+/// day would learn the night alone, a week would be late.
 const OLD: Duration = Duration::from_secs(24 * 3600);
 
 /// Everything that a decision needs.

@@ -82,7 +82,7 @@ pub enum FinalStatus {
 }
 
 /// Observations of a claimed task without a visible agent before it counts as abandoned: a live agent registers within
-/// moments.
+/// moments. As in the ClearML front end: half would take tasks from live agents.
 pub const LOOKS: u8 = 5;
 
 /// The next step.

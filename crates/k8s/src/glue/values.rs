@@ -69,7 +69,7 @@ impl InvalidValue {
     }
 }
 
-/// Most problems of a file that the glue prints: a screen.
+/// Most problems of a file that the glue prints: a screen. More would hide the first one.
 const MOST_PROBLEMS: usize = 20;
 
 /// The problems of a file, in the order in which they were found.

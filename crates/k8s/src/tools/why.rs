@@ -20,7 +20,7 @@ use crate::base::error_output::{self, Format};
 pub use explain::{Explanation, HeldBy, Line, State, explain};
 pub use facts::{Facts, Quota, Subject};
 
-/// Pods and Jobs in one call.
+/// Pods and Jobs in one call. More would take a minute of calls; a label narrows the list.
 const MOST: usize = 100;
 
 #[derive(clap::Args)]

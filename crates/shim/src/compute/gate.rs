@@ -24,7 +24,8 @@ use crate::route::function::driver;
 const LOOK: Duration = Duration::from_micros(50);
 /// Of launches that need not wait, at least one in so many is looked at.
 const LONGEST_STRIDE: u64 = 64;
-/// Work that does not end in this time may wait for what has yet to be launched, in nanoseconds.
+/// Work that does not end in this time may wait for what has yet to be launched, in nanoseconds. Ten times the longest
+/// turn: kernels longer than that are rare, and a program whose kernels wait for its next launch hangs no longer.
 const GIVE_UP: u64 = 500_000_000;
 
 /// A process's record of its work while slices take turns.

@@ -18,13 +18,16 @@ use super::environment::{HookEnvironment, records, search_path};
 use super::gpus;
 use super::programs::Programs;
 
-/// Pause between two tries.
+/// Pause between two tries. A daemon restarts within a second or two, so three tries in a second find it soon; each is
+/// one local call.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Pause between two looks for slices of jobs that are gone, each with a call to slurmctld.
+/// Pause between two looks for slices of jobs that are gone, each with a call to slurmctld. slurmctld serves all nodes,
+/// so a shorter pause on each would be felt; a job ends within seconds anyway.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(3);
 
-/// The longest that Epilog waits for a daemon that is about to start again.
+/// The longest that Epilog waits for a daemon that is about to start again. systemd starts it again after 2 s; longer
+/// would keep the node from its next job, as slurmctld waits for Epilog.
 const RESTART: Duration = Duration::from_secs(10);
 
 /// Why a job has no slice.

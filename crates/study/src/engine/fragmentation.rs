@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use divvy_core::{Bytes, Share};
 use divvy_packing::{GpuFree, ModelSet, Node, Shape, WHOLE};
 
-/// Request kinds are kept, the most frequent first, until they are this much of all requests, in percent.
+/// Request kinds are kept, the most frequent first, until they are this much of all requests, in percent. As in the
+/// published measure (FGD), so that figures compare.
 const TYPICAL: u64 = 95;
 
 /// A kind in order of size: CPU, share, GPUs, models, memory of each GPU.

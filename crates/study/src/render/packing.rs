@@ -124,7 +124,7 @@ impl Item for Packing {
 static TITLES: LazyLock<Vec<String>> =
     LazyLock::new(|| (0..=130).map(|percent| format!("{percent} %")).collect());
 
-/// Where a narrow table reads the difference of a fill.
+/// Where a narrow table reads the difference of a fill. So where all requests together would just fit.
 const AT: u32 = 100;
 
 /// One row a policy, in percent; wide, also deviations and what became of each kind of job.

@@ -25,7 +25,7 @@ use divvy_cli::output::say;
 
 /// Policies by default.
 const USUAL: [PolicyName; 3] = [PolicyName::BestFit, PolicyName::Fgd, PolicyName::Learned];
-/// Those of the published comparison, whose orders are not drawn here.
+/// So are those of the published comparison, whose orders are not drawn here.
 const SEED: u64 = 42;
 const RUNS: u32 = 10;
 const LOAD: f64 = 0.9;

@@ -20,10 +20,13 @@ struct Columns {
     model: u16,
 }
 
+/// Two digits, a space and the mark of the selection, so that twice as many GPUs as fit a machine have room.
 const INDEX: u16 = 4;
-/// `0.75   71%  54`, with a space before each.
+/// `0.75   71%  54`, with a space before each: the widest figures fit.
 const ALLOC_UTIL_DEGREES: u16 = 6 + 6 + 5;
+/// Ten cells show a trend, and leave the bar its room; half would be a blot.
 const SPARK: u16 = 10;
+/// `1000W` fits, with a space before it.
 const WATTS: u16 = 6;
 
 impl Columns {

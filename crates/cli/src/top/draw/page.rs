@@ -13,7 +13,7 @@ use crate::top::look::Tone;
 use crate::top::rows::{labels, share_used, sum};
 use crate::top::state::{Log, Page, Section, State};
 
-/// Columns left of the curve, for its scale.
+/// Columns left of the curve, for its scale. Room for `100.0%` or `80 GiB`, and a space. So the longest label fits.
 const SCALE: u16 = 7;
 
 pub fn draw(state: &State, page: &Page, canvas: &mut Canvas<'_>, area: Rect) {

@@ -7,10 +7,11 @@ use crate::top::call::{Question, Span, Topic};
 use crate::top::layout;
 use crate::top::state::{MOST_EVENTS, PAGE, Pane, Section, State};
 
-/// Pause between two answers of one kind, besides the board.
+/// Pause between two answers of one kind, besides the board. A second is as fast as a user reads; half would double the
+/// calls of each open view.
 pub const OFTEN: SignedDuration = SignedDuration::from_secs(1);
 const SOMETIMES: SignedDuration = SignedDuration::from_secs(5);
-/// The daemon plans for the answer.
+/// The daemon plans for the answer. So ten seconds: such an answer costs a round of the planner for each open view.
 const SLOWLY: SignedDuration = SignedDuration::from_secs(10);
 const RARELY: SignedDuration = SignedDuration::from_secs(30);
 

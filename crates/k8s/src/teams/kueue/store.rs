@@ -19,9 +19,12 @@ use crate::base::{cluster, error_output, slices};
 
 /// Of a list in one call; a longer one comes in several.
 const PAGE: u32 = 500;
-/// Writes of one object while its status changes.
+/// Writes of one object while its status changes. Each try reads the object again; twenty lost ones in a row are a
+/// fault of another controller. More than a race needs: each try reads the object again, so many lost ones in a row are
+/// a fault of another controller.
 const WRITES: usize = 20;
-/// The most objects of a kind that are read: more are an error, not a partial answer.
+/// The most objects of a kind that are read: more are an error, not a partial answer. So 40 pages of a list
+/// (client-go), and a bound of the memory.
 const MOST: usize = 20_000;
 
 /// Which of Kueue's API a cluster serves.

@@ -26,8 +26,10 @@ use crate::teams::kueue::{MANAGER, MARK, QUEUE, quota};
 pub const TRIES: usize = 5;
 /// Kueue removes its finalizer within a second; longer means that it does not run.
 const GONE: Duration = Duration::from_secs(30);
-/// Pods get 30 s to end (`terminationGracePeriodSeconds`), and the Job's controller a while.
+/// Pods get 30 s to end (`terminationGracePeriodSeconds`), and the Job's controller a while. So three times that leaves
+/// room for a busy controller.
 const DRAINED: Duration = Duration::from_secs(90);
+/// So four looks in a second: a shorter pause would be more calls than a user sees.
 const POLL: Duration = Duration::from_millis(250);
 
 pub async fn add(args: &ProjectArgs, client: &Client) -> Result<(), Error> {

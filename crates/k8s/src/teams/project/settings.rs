@@ -12,7 +12,8 @@ use crate::base::error_output::usage;
 use crate::teams::kueue::objects::{Department, Project};
 use crate::teams::kueue::{ROOT, quota};
 
-/// The namespaces of one project: each is a LocalQueue, written one after the other.
+/// The namespaces of one project: each is a LocalQueue, written one after the other. More would take longer than a
+/// command may, with an answer of the API server each.
 const MOST_NAMESPACES: usize = 64;
 /// The weight that Kueue multiplies by.
 const MOST_WEIGHT: u32 = 1_000_000;

@@ -35,7 +35,8 @@ use crate::tools::views::node_exec;
 /// The value, or the reason why it could not be read.
 pub type Read<T> = Result<T, String>;
 
-/// Time for one node's daemon.
+/// Time for one node's daemon. A healthy daemon answers within milliseconds; a hung one would hold up the report of all
+/// nodes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The facts from which the rows are made.

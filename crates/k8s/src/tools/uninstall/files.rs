@@ -13,7 +13,8 @@ use crate::base::claim::DRIVER;
 use crate::node::is_registration_socket;
 use crate::node::reservation::registration::is_plugin_socket;
 
-/// Between two looks whether the daemon has ended.
+/// Between two looks whether the daemon has ended. A daemon ends within seconds; so the wait is half a second too long
+/// at most.
 const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(clap::Args)]

@@ -7,7 +7,7 @@ use divvy_cli::text;
 
 use super::cluster::{ClusterGpu, Holder};
 
-/// Most holders of a GPU that a note names.
+/// Most holders of a GPU that a note names. A longer note would not fit a line; `-o json` has all.
 const MOST_NAMED: usize = 4;
 
 /// One row a GPU.

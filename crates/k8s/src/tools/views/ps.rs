@@ -8,7 +8,7 @@ use divvy_cli::text;
 use super::cluster::ClusterPod;
 use super::gpus::figures;
 
-/// The place of the column STATE.
+/// The place of the column STATE. It must follow the order of the columns below.
 const STATE: usize = 5;
 
 /// One row a pod.

@@ -19,9 +19,9 @@ use crate::teams::kueue::status::{self, WorkloadState};
 use crate::teams::kueue::{GATE, quota};
 use crate::teams::project::workload_name;
 
-/// Events that are shown.
+/// Events that are shown. The newest tell the state; a longer list hides the reason above.
 const EVENTS: usize = 3;
-/// Projects that are named.
+/// Projects that are named. A line; a longer list hides the reason.
 const NAMED: usize = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

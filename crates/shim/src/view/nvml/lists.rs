@@ -21,7 +21,8 @@ use super::{gpu_of, limited};
 use crate::account::ProcessAccount;
 use crate::route::hook::Real;
 
-/// Room for new entries between two calls.
+/// Room for new entries between two calls. Processes that start between two calls, microseconds apart, are few; a list
+/// that is still too short is asked again. So 64 are enough: more would only enlarge each copy.
 const SPARE: usize = 64;
 /// More processes than one GPU has.
 const MOST: usize = 1 << 16;

@@ -11,7 +11,7 @@ use divvy_packing::{ModelSet, NodeSpec};
 use super::table::{Row, Table};
 use super::{InputError, Job, Jobs, MOST_NODES, bound, without_mark};
 
-/// GPUs that a node or a pod may have.
+/// GPUs that a node or a pod may have. More than any machine has, so that a wrong column is found.
 const MOST_GPUS: u64 = 1024;
 
 /// Reads nodes: `sn,cpu_milli,memory_mib,gpu,model`, and `gpu_memory_mib` where shares and memory are two limits. The

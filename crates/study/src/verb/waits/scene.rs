@@ -11,7 +11,7 @@ use crate::verb::{name, source};
 use divvy_cli::args::{self, Rule};
 use divvy_cli::error_output::{Result, usage};
 
-/// Queues that a scene may have.
+/// Queues that a scene may have. More than the daemon takes by hand; so a wrong column is found.
 const MOST_QUEUES: usize = 1000;
 
 /// The scene that the flags describe.

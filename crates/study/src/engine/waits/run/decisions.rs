@@ -16,6 +16,7 @@ use divvy_core::{
 use super::{Run, id, nth};
 
 /// Decisions at one moment that start no job, while each changes the head or preempts. The product decides again too.
+/// More than a queue of preemptions needs; a cycle would never end.
 const MOST_ROUNDS: u32 = 64;
 
 /// The start that one node's planner decides on.
