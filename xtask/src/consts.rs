@@ -19,6 +19,7 @@ use syn::{BinOp, Expr, ExprBinary, Lit, Type};
 
 use crate::cargo::root;
 use crate::size;
+use crate::tests_only::is_tests_only;
 
 /// A constant without a reason.
 struct Constant {
@@ -46,23 +47,44 @@ pub fn show() -> Result<()> {
     Ok(())
 }
 
-/// The constants of a checkout's product that have no reason.
+/// The constants of a checkout's product that have no reason. Only files with a constant of such a type are parsed, for
+/// to parse all takes half a minute.
 fn without_reason(folder: &Path) -> Result<Vec<Constant>> {
-    let mut all = Vec::new();
-    for (path, source) in size::product(folder)? {
+    let mut texts = BTreeMap::new();
+    for path in size::files_of(folder)? {
         let text = std::fs::read_to_string(folder.join(&path))?;
-        let mut found = of_text(&path, &text).with_context(|| format!("parse {path}"))?;
-        let is_of_tests = |line: &usize| {
-            let spans = source.tests_only.iter();
-            spans
-                .into_iter()
-                .any(|(first, last)| (first..=last).contains(&line))
-        };
-        found.retain(|one| !is_of_tests(&one.line));
-        all.extend(found);
+        texts.insert(path, text);
+    }
+    let tests: Vec<String> = texts
+        .iter()
+        .flat_map(|(path, text)| {
+            let names = TEST_MODULE.captures_iter(text);
+            names.map(|name| format!("{}/{}", size::folder(path), &name[1]))
+        })
+        .collect();
+    let is_test = |path: &str| {
+        let rests = tests
+            .iter()
+            .filter_map(|module| path.strip_prefix(module.as_str()));
+        rests.into_iter().any(|rest| rest.starts_with(['.', '/']))
+    };
+    texts.retain(|path, text| FIGURE.is_match(text) && !is_test(path));
+    let mut all = Vec::new();
+    for (path, text) in &texts {
+        all.extend(of_text(path, text).with_context(|| format!("parse {path}"))?);
     }
     Ok(all)
 }
+
+/// A module in another file that only tests compile.
+static TEST_MODULE: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"#\[cfg\(test\)\]\s*(?:pub )?mod (\w+);").expect("a correct expression")
+});
+/// A constant that may be a figure.
+static FIGURE: LazyLock<Regex> = LazyLock::new(|| {
+    let types = TYPES.join("|");
+    Regex::new(&format!(r"const \w+:\s*(?:\w+::)*(?:{types})\b")).expect("a correct expression")
+});
 
 /// The constants of a file that have no reason.
 fn of_text(path: &str, text: &str) -> Result<Vec<Constant>> {
@@ -122,6 +144,24 @@ impl Finder {
 }
 
 impl<'ast> Visit<'ast> for Finder {
+    fn visit_file(&mut self, file: &'ast syn::File) {
+        if !is_tests_only(&file.attrs) {
+            visit::visit_file(self, file);
+        }
+    }
+
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !is_tests_only(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        if !is_tests_only(&item.attrs) {
+            visit::visit_item_fn(self, item);
+        }
+    }
+
     fn visit_item_const(&mut self, item: &'ast syn::ItemConst) {
         let last = item.span().end().line;
         self.add(
@@ -266,12 +306,7 @@ static REASON: LazyLock<Regex> = LazyLock::new(|| {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
-
-    /// Constants that had no reason when the guard came, one a line: `path NAME`. The list only shrinks.
-    const LIST: &str = "xtask/consts.txt";
 
     fn names(text: &str) -> Vec<String> {
         let found = of_text("crates/a/src/lib.rs", text).expect("Rust");
@@ -281,19 +316,14 @@ mod tests {
     #[test]
     fn each_constant_of_a_time_size_or_count_has_a_reason() {
         let found = without_reason(&root()).expect("the tree is Rust");
-        let found: BTreeSet<String> = found
+        let found: Vec<String> = found
             .iter()
-            .map(|one| format!("{} {}", one.path, one.name))
+            .map(|one| format!("{}:{}: {}", one.path, one.line, one.name))
             .collect();
-        let list = std::fs::read_to_string(root().join(LIST)).expect("a list");
-        let list: BTreeSet<String> = list.lines().map(str::to_owned).collect();
-        let new: Vec<&String> = found.difference(&list).collect();
         assert!(
-            new.is_empty(),
-            "say in the comment why this figure, and not half or double of it: {new:#?}"
+            found.is_empty(),
+            "say in the comment why this figure, and not half or double of it: {found:#?}"
         );
-        let mended: Vec<&String> = list.difference(&found).collect();
-        assert!(mended.is_empty(), "remove from {LIST}: {mended:#?}");
     }
 
     #[test]
@@ -322,6 +352,7 @@ mod tests {
             "const A: u32 = 8; // A longer list hides the message.",
             "const A: u8 = 1;\nconst B: u8 = 2;\nconst C: u8 = 3;",
             "const A: u32 = 1 << 4;\n\nconst B: u32 = 0x20;\n\nconst C: u64 = OTHER * 1;",
+            "#[cfg(test)]\nmod tests {\n    const A: u32 = 8;\n}\n#[test]\nfn f() {\n    const A: u32 = 8;\n}",
             "const A: &str = \"8\";\n\nconst B: [u8; 2] = [2, 3];",
         ] {
             assert_eq!(names(text), Vec::<String>::new(), "{text}");

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::cargo::root;
 use crate::steps::answer;
 use lines::Source;
+pub use lines::folder;
 
 /// The folders whose code counts. A crate is a folder below the first and the last, and `xtask` is one.
 const FOLDERS: [&str; 3] = ["crates/", "xtask/", "tools/"];
@@ -80,14 +81,6 @@ fn recorded() -> Result<Size> {
 
 /// The lines of each crate in a checkout.
 fn count(folder: &Path) -> Result<BTreeMap<String, usize>> {
-    Ok(by_crate(&product(folder)?))
-}
-
-/// The Rust files of a checkout that the product compiles.
-///
-/// # Errors
-/// Git does not list the files, or a file is not Rust.
-pub fn product(folder: &Path) -> Result<BTreeMap<String, Source>> {
     let mut files = BTreeMap::new();
     for path in files_of(folder)? {
         let text =
@@ -95,36 +88,31 @@ pub fn product(folder: &Path) -> Result<BTreeMap<String, Source>> {
         let source = Source::read(&path, &text).with_context(|| format!("parse {path}"))?;
         files.insert(path, source);
     }
-    Ok(without_tests(files))
+    Ok(by_crate(&files))
 }
 
-/// These files without the files that only tests compile.
-fn without_tests(mut files: BTreeMap<String, Source>) -> BTreeMap<String, Source> {
-    let tests: BTreeSet<String> = files
-        .values()
-        .flat_map(|source| source.tests.iter().cloned())
-        .collect();
-    files.retain(|path, _| {
-        // A module `a/b` is `a/b.rs`, and all below `a/b/`.
-        !std::iter::successors(path.strip_suffix(".rs"), |path| {
-            path.rsplit_once('/').map(|(above, _)| above)
-        })
-        .any(|module| tests.contains(module))
-    });
-    files
-}
-
-/// The lines of these files by crate.
+/// The lines of these files by crate, without the files that only tests compile.
 fn by_crate(files: &BTreeMap<String, Source>) -> BTreeMap<String, usize> {
+    let tests: BTreeSet<&str> = files
+        .values()
+        .flat_map(|source| source.tests.iter().map(String::as_str))
+        .collect();
     let mut lines: BTreeMap<String, usize> = BTreeMap::new();
     for (path, source) in files {
-        *lines.entry(crate_of(path).to_owned()).or_default() += source.lines;
+        // A module `a/b` is `a/b.rs`, and all below `a/b/`.
+        let is_test = std::iter::successors(path.strip_suffix(".rs"), |path| {
+            path.rsplit_once('/').map(|(above, _)| above)
+        })
+        .any(|module| tests.contains(module));
+        if !is_test {
+            *lines.entry(crate_of(path).to_owned()).or_default() += source.lines;
+        }
     }
     lines
 }
 
 /// The Rust files of the product in a checkout: those that Git tracks or would add, or all where there is no Git.
-fn files_of(folder: &Path) -> Result<Vec<String>> {
+pub fn files_of(folder: &Path) -> Result<Vec<String>> {
     let mut list = Command::new("git");
     list.args(["ls-files", "--cached", "--others", "--exclude-standard"]);
     let listed = answer(list.current_dir(folder)).context("list the files with git")?;
@@ -175,7 +163,7 @@ mod tests {
             let source = Source::read(path, text).expect("Rust");
             ((*path).to_owned(), source)
         };
-        by_crate(&without_tests(files.iter().map(read).collect()))
+        by_crate(&files.iter().map(read).collect())
     }
 
     #[test]

@@ -16,8 +16,6 @@ pub struct Source {
     pub lines: usize,
     /// Paths without `.rs` of the modules in other files that only tests compile.
     pub tests: Vec<String>,
-    /// First and last lines of what only tests compile.
-    pub tests_only: Vec<(usize, usize)>,
 }
 
 impl Source {
@@ -31,7 +29,6 @@ impl Source {
             return Ok(Self {
                 lines: 0,
                 tests: vec![stem.to_owned()],
-                tests_only: Vec::new(),
             });
         }
         let mut finder = Finder {
@@ -49,13 +46,12 @@ impl Source {
         Ok(Self {
             lines: code.len(),
             tests: finder.tests,
-            tests_only: finder.spans,
         })
     }
 }
 
 /// The folder of the child modules of a file.
-fn folder(file: &str) -> &str {
+pub fn folder(file: &str) -> &str {
     let stem = file.strip_suffix(".rs").unwrap_or(file);
     ["/lib", "/main", "/mod"]
         .into_iter()

@@ -41,6 +41,7 @@ use crate::supervisor::job_environment::{JobEnvironment, for_job};
 const REST: Duration = Duration::from_secs(2);
 
 /// How long after a container job's end leftovers are collected. By then its supervisor has removed them or has died.
+/// Half could take a container from a supervisor that waits for a slow engine; longer only keeps leftovers.
 pub(in crate::controller) const CONTAINER_GC_DELAY: Duration = Duration::from_secs(60);
 
 /// The input for the garbage collection: which containers may belong to active jobs.

@@ -177,6 +177,7 @@ fn retry_pause(failures: u32) -> Duration {
     }
 }
 
+/// So a job that fails for want of its node is tried each minute; a longer pause would waste a GPU that works again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// The ledger of a job's slice; `None` without a slice that can be read.

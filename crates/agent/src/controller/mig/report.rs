@@ -20,7 +20,8 @@ use crate::host::failpoint::reach;
 use crate::journal::StoreError;
 use crate::model::mig_instance::{InstanceInfo, MigSlot};
 
-/// How often a job's instances may be refused without an obstacle on the GPU; then the job fails.
+/// How often a job's instances may be refused without an obstacle on the GPU; then the job fails. One may be a race
+/// with another change; more would hold the GPU for a job that cannot start.
 const MAX_REFUSALS: u32 = 3;
 
 /// Applies the result of a command.

@@ -29,7 +29,7 @@ use crate::journal::StoreError;
 use crate::model::out_of_service::OutOfService;
 
 /// Jobs in a row that fail to make a context before a GPU is tested. One may have failed by itself; each further one is
-/// a job lost to a sick GPU.
+/// a job lost to a sick GPU. So one would test a GPU for a program's own fault.
 const FAILURES: usize = 2;
 
 /// How long after a failed probe the next one starts. A cured GPU is back within this and a probe's seconds.
