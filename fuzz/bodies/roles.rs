@@ -191,12 +191,13 @@ fn lists(input: &mut Input<'_>, path: &Path) {
     lines.push(format!("others = \"{word}\""));
     let least = LISTS[input.below(4) as usize];
     let as_submitter = input.byte() & 1 == 1;
-    lines.push(match as_submitter {
-        true => format!(
+    lines.push(if as_submitter {
+        format!(
             "containers = {{ role = '{}', as = 'submitter', mounts = ['/data'] }}",
             least.0
-        ),
-        false => format!("containers = '{}'", least.0),
+        )
+    } else {
+        format!("containers = '{}'", least.0)
     });
     let sees_all = input.byte() & 1 == 1;
     if sees_all {

@@ -294,7 +294,7 @@ static REASON: LazyLock<Regex> = LazyLock::new(|| {
         // Causes.
         r"because|so that|\b[Ss]o\b|since|would|could|\bmust\b|needs?\b|leaves?\b|\broom\b|takes?\b|allows?\b|spares",
         // Comparisons.
-        r"enough|(long|short|small|larg|bigg|few|wid|strict)er\b|(more|less) (than|would)|within|below|beyond|half|\b[Dd]ouble|twice|Twice|\b(of|from) the same|hides?\b|(third|quarter|tenth|twentieth|fortieth|hundredth|thousandth) of",
+        r"enough|(longer|shorter|smaller|larger|bigger|fewer|wider|stricter)\b|(more|less) (than|would)|within|below|beyond|half|\b[Dd]ouble|twice|Twice|\b(of|from) the same|hides?\b|(third|quarter|tenth|twentieth|fortieth|hundredth|thousandth) of",
         r"times (as|the)|same as|\bas (in|of|long|many|much|the)\b|fits?\b|[Oo]ur choice|measured|inferred",
         // Decisions, pages, headers and manuals.
         r"\(0\d\d\)|decisions/0\d\d|docs/\w+|\w+\.h\b|\w\([2-8]\)|RFC|k8s\.io|`ResourceSlice|DNS|default of",

@@ -68,11 +68,12 @@ impl TierTime {
         let more = self.processor_seconds - recorded.processor_seconds;
         // Cores that wait for each other share what the tests add.
         let allowed = MAY_ADD * recorded.cores as f64;
-        let remark = match more > allowed {
-            true => format!(
+        let remark = if more > allowed {
+            format!(
                 "; {more:.0} s of the processor more than recorded, and an issue may add {allowed:.0} s"
-            ),
-            false => String::new(),
+            )
+        } else {
+            String::new()
         };
         format!(
             "this run: {}{remark}\nrecorded: {}",

@@ -154,9 +154,10 @@ impl DaemonOptions {
     /// Returns the policy for memory that a process holds outside the limiter. By default the system's daemon kills,
     /// since its users share the GPUs with others, and a user's own daemon warns.
     pub fn bypass_policy(&self) -> BypassPolicy {
-        self.on_bypass.unwrap_or(match self.listen.system {
-            true => BypassPolicy::Kill,
-            false => BypassPolicy::Warn,
+        self.on_bypass.unwrap_or(if self.listen.system {
+            BypassPolicy::Kill
+        } else {
+            BypassPolicy::Warn
         })
     }
 

@@ -67,9 +67,10 @@ impl DaemonWanted<'_> {
         // Simulated GPUs are no other daemon's.
         let is_own =
             self.own || (called.is_systems() && !called.answers() && self.models().is_some());
-        match is_own {
-            true => Ok(call::client_of(&Home::from_env().map_err(other)?.found())),
-            false => Ok(call::client_called(&called)),
+        if is_own {
+            Ok(call::client_of(&Home::from_env().map_err(other)?.found()))
+        } else {
+            Ok(call::client_called(&called))
         }
     }
 }
@@ -279,9 +280,10 @@ fn other_gpus(wanted: &str, node: &Node) -> Error {
     };
     let message = format!("the running daemon serves {serves}, not the simulated {wanted}");
     // No user stops the daemon of all users.
-    let stop = match node.system {
-        true => "",
-        false => "stop it with `divvy daemon --stop`, ",
+    let stop = if node.system {
+        ""
+    } else {
+        "stop it with `divvy daemon --stop`, "
     };
     Error::new(ErrorCode::Conflict, message).hint(format!(
         "omit --sim and DIVVY_SIM to use that daemon, {stop}or set DIVVY_HOME for another daemon"

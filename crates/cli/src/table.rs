@@ -293,9 +293,10 @@ impl Layout<'_> {
     fn leave_out(&mut self, at: usize, natural: &[usize]) {
         self.shown[at] = false;
         self.widths.clone_from_slice(natural);
-        match self.is_below {
-            true => self.narrow_names(|_| NAME_WANTS),
-            false => self.narrow_last(LAST_WANTS),
+        if self.is_below {
+            self.narrow_names(|_| NAME_WANTS)
+        } else {
+            self.narrow_last(LAST_WANTS)
         }
     }
 
@@ -459,9 +460,10 @@ fn pad(text: &mut String, mut width: usize) {
 /// Columns of a terminal that the text takes: those of its characters, as `wcwidth` of most terminals adds them. A terminal that draws a
 /// sequence as one glyph (an emoji with a skin tone) takes fewer. Most texts are plain, and of those it is their length.
 fn taken(text: &str) -> usize {
-    match text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
-        true => text.len(),
-        false => text.chars().filter_map(|c| c.width()).sum(),
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        text.len()
+    } else {
+        text.chars().filter_map(|c| c.width()).sum()
     }
 }
 

@@ -228,9 +228,10 @@ impl SlotFile<'_> {
             Liveness::Gone => Verdict::Died,
             // The process itself knows what it was before it ran another program.
             Liveness::Alive | Liveness::Stopped if *owner == ProcessIdentity::current() => {
-                match was_replaced(seen.image) {
-                    true => Verdict::Died,
-                    false => Verdict::Lives,
+                if was_replaced(seen.image) {
+                    Verdict::Died
+                } else {
+                    Verdict::Lives
                 }
             }
             liveness => match listed(owner) {
@@ -269,9 +270,10 @@ impl SlotFile<'_> {
             result?;
         }
         let waits = seen.dead_since == 0 || is_doubtful(seen.dead_since, now);
-        match waits && !self.holds_nothing()? {
-            true => Ok(ReapOutcome::Waiting),
-            false => Ok(ReapOutcome::Nothing),
+        if waits && !self.holds_nothing()? {
+            Ok(ReapOutcome::Waiting)
+        } else {
+            Ok(ReapOutcome::Nothing)
         }
     }
 

@@ -155,12 +155,13 @@ impl Gate {
         };
         let http = origin.strip_prefix("http://").map(|rest| (80, rest));
         let https = origin.strip_prefix("https://").map(|rest| (443, rest));
-        match http.or(https).is_some_and(is_own) {
-            true => Ok(()),
-            false => Err(foreign(format!(
+        if http.or(https).is_some_and(is_own) {
+            Ok(())
+        } else {
+            Err(foreign(format!(
                 "a page of another origin sent the request: {}",
                 shown(origin)
-            ))),
+            )))
         }
     }
 
@@ -173,12 +174,13 @@ impl Gate {
         let opens = only(headers, &MODE)? == Some("navigate")
             && only(headers, &DESTINATION)? == Some("document");
         let is_read = matches!(*method, Method::GET | Method::HEAD);
-        match opens && is_read && uri.path() == "/" {
-            true => Ok(()),
-            false => Err(foreign(format!(
+        if opens && is_read && uri.path() == "/" {
+            Ok(())
+        } else {
+            Err(foreign(format!(
                 "a page of another site sent the request: Sec-Fetch-Site {}",
                 shown(site)
-            ))),
+            )))
         }
     }
 }

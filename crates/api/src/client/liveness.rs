@@ -112,9 +112,10 @@ impl Liveness {
                 }
             }
             // Of the first probe the call itself has been silent for as long.
-            let silent = match probe_after == PROBE_AFTER {
-                true => waited,
-                false => Duration::ZERO,
+            let silent = if probe_after == PROBE_AFTER {
+                waited
+            } else {
+                Duration::ZERO
             };
             tokio::select! {
                 biased;

@@ -218,9 +218,10 @@ fn project_of(name: &str, project: &ProjectOptions, found: &mut Vec<Violation>) 
         memory: project.limit_memory.map(Bytes::new),
     };
     if !limit.holds(resources) {
-        let key = match project.limit.is_some_and(|limit| limit < project.quota) {
-            true => "limit",
-            false => "limit-memory",
+        let key = if project.limit.is_some_and(|limit| limit < project.quota) {
+            "limit"
+        } else {
+            "limit-memory"
         };
         let message = "the limit is below the quota".to_owned();
         found.push(refusal(key, message, "raise the limit, or lower the quota"));

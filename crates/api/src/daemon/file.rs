@@ -139,12 +139,13 @@ impl From<&ConfigError> for Error {
                 1 => ("is", "problem"),
                 _ => ("are", "problems"),
             };
-            let more = match error.path == Path::new(COMMAND) {
-                true => format!("there {is} {further} further {problems}"),
-                false => format!(
+            let more = if error.path == Path::new(COMMAND) {
+                format!("there {is} {further} further {problems}")
+            } else {
+                format!(
                     "the file has {further} further {problems}: divvy config check {}",
                     error.path.display()
-                ),
+                )
             };
             whole.hint = Some(match whole.hint {
                 Some(hint) => format!("{hint}; {more}"),
@@ -286,9 +287,10 @@ fn unknown(path: &[String]) -> Option<String> {
     }
     let mut known: Vec<&str> = siblings().collect();
     known.dedup();
-    match is_top {
-        true => Some("`divvy config show --defaults` lists the keys".to_owned()),
-        false => Some(format!("the keys are {}", known.join(", "))),
+    if is_top {
+        Some("`divvy config show --defaults` lists the keys".to_owned())
+    } else {
+        Some(format!("the keys are {}", known.join(", ")))
     }
 }
 
@@ -329,11 +331,10 @@ impl<'a> Tree<'a> {
         for error in errors {
             let at = error.span().map_or(text.len(), |span| span.start);
             tree.until = tree.until.min(at);
-            let hint = match error.message().contains("duplicate key") {
-                true => "keep one of the two",
-                false => {
-                    "write `key = value` on one line: texts in quotes, lists as [\"a\", \"b\"], tables as [name]"
-                }
+            let hint = if error.message().contains("duplicate key") {
+                "keep one of the two"
+            } else {
+                "write `key = value` on one line: texts in quotes, lists as [\"a\", \"b\"], tables as [name]"
             };
             let problem = tree.problem(at, &[], error.message(), Some(hint.to_owned()));
             let line = |problem: &Problem| problem.place.map(|place| place.line);

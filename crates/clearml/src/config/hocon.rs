@@ -157,9 +157,10 @@ fn keys(path: &str) -> Vec<String> {
             rest = &rest[first.len_utf8()..];
             continue;
         }
-        let key = match key.contains(special) {
-            true => key,
-            false => key.trim_matches('"'),
+        let key = if key.contains(special) {
+            key
+        } else {
+            key.trim_matches('"')
         };
         keys.push(key.to_owned());
         rest = behind;

@@ -124,9 +124,10 @@ async fn fill(
         workers.truncate(MOST_SLOTS);
         let tasks = workers.iter().filter_map(|worker| worker.task.as_ref());
         let tasks: Vec<String> = tasks.map(|task| task.id.clone()).collect();
-        let found = match tasks.is_empty() {
-            true => Vec::new(),
-            false => context.server.tasks(&tasks).await?,
+        let found = if tasks.is_empty() {
+            Vec::new()
+        } else {
+            context.server.tasks(&tasks).await?
         };
         let found = found.into_iter().map(|task| (task.id.clone(), task));
         seen.workers = Some((workers, found.collect()));

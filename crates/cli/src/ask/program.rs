@@ -176,9 +176,10 @@ impl SearchContext<'_> {
                 "use the path of a program in it".to_owned(),
             ),
             LookupError::File(_, error) if error.kind() == io::ErrorKind::NotFound => (
-                match name.starts_with('/') {
-                    true => format!("file {name} not found"),
-                    false => format!("file {name} not found in {}", self.cwd.display()),
+                if name.starts_with('/') {
+                    format!("file {name} not found")
+                } else {
+                    format!("file {name} not found in {}", self.cwd.display())
                 },
                 match (self.quoted(), self.nearest_beside()) {
                     (Some(hint), _) => hint,
@@ -202,10 +203,11 @@ impl SearchContext<'_> {
         let name = &short(self.name);
         let why =
             format!("the first line of {name} names {interpreter}, but this file does not exist");
-        let hint = match interpreter.ends_with('\r') {
+        let hint = if interpreter.ends_with('\r') {
             // The kernel takes the end of the line for a part of the name.
-            true => format!("it has Windows line ends: sed -i 's/\\r$//' {name}"),
-            false => "change that line, or put the interpreter before it: bash, python3".to_owned(),
+            format!("it has Windows line ends: sed -i 's/\\r$//' {name}")
+        } else {
+            "change that line, or put the interpreter before it: bash, python3".to_owned()
         };
         no_program(127, &why, hint)
     }

@@ -35,9 +35,10 @@ fn count(tasks: &[&ArrayTask]) -> usize {
 
 /// `12_0 to 12_3`.
 fn extent(array: &str, first: u32, last: u32) -> String {
-    match first == last {
-        true => format!("{array}_{first}"),
-        false => format!("{array}_{first} to {array}_{last}"),
+    if first == last {
+        format!("{array}_{first}")
+    } else {
+        format!("{array}_{first} to {array}_{last}")
     }
 }
 

@@ -40,9 +40,10 @@ fn origin(value: &ConfigValue) -> String {
             format!("{file}:{}", value.line.unwrap_or_default())
         }
     };
-    match value.needs_restart {
-        true => format!("{origin}; another value after a restart"),
-        false => origin,
+    if value.needs_restart {
+        format!("{origin}; another value after a restart")
+    } else {
+        origin
     }
 }
 

@@ -87,9 +87,10 @@ enum Extra {
 
 /// One row for each of what was asked by. GPU time is in hours of a whole GPU.
 pub fn usages(rows: &[Usage], view: View, marks: Marks) -> String {
-    let extra = match rows.iter().any(|row| row.day.is_some()) {
-        true => Extra::Bar(marks),
-        false => Extra::Nothing,
+    let extra = if rows.iter().any(|row| row.day.is_some()) {
+        Extra::Bar(marks)
+    } else {
+        Extra::Nothing
     };
     table(rows, view, &extra)
 }

@@ -75,9 +75,10 @@ async fn log(client: &Client, job: &str, from: u64) -> Result<LogPiece, Error> {
     let end = client.log_end(job).await?;
     let most = MOST_LOG as u64;
     let is_again = end < from;
-    let start = match is_again {
-        true => end.saturating_sub(most),
-        false => from.max(end.saturating_sub(most)),
+    let start = if is_again {
+        end.saturating_sub(most)
+    } else {
+        from.max(end.saturating_sub(most))
     };
     if start == end && !is_again {
         return Ok(LogPiece {

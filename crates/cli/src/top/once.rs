@@ -86,9 +86,10 @@ pub async fn once(
 /// # Errors
 /// When it cannot be written as JSON, which no board allows.
 pub fn document(board: &Board, is_line: bool) -> serde_json::Result<String> {
-    let text = match is_line {
-        true => serde_json::to_string(board)?,
-        false => serde_json::to_string_pretty(&List::new("Board", vec![board]))?,
+    let text = if is_line {
+        serde_json::to_string(board)?
+    } else {
+        serde_json::to_string_pretty(&List::new("Board", vec![board]))?
     };
     Ok(text + "\n")
 }

@@ -237,9 +237,10 @@ fn mine(state: &mut State) {
 fn change_interval(state: &mut State, is_longer: bool) {
     let now = state.options.interval.as_millis();
     let mut intervals = INTERVALS.iter().copied();
-    let next = match is_longer {
-        true => intervals.find(|one| i128::from(*one) > now),
-        false => intervals.rfind(|one| i128::from(*one) < now),
+    let next = if is_longer {
+        intervals.find(|one| i128::from(*one) > now)
+    } else {
+        intervals.rfind(|one| i128::from(*one) < now)
     };
     if let Some(next) = next {
         state.options.interval = SignedDuration::from_millis(next);
@@ -468,9 +469,10 @@ fn follow_selection(state: &mut State) {
     if state.page.as_ref().is_some_and(|page| page.is_open) {
         return;
     }
-    let picked = match layout::has_side_page(state) {
-        true => state.picked_in_list(),
-        false => None,
+    let picked = if layout::has_side_page(state) {
+        state.picked_in_list()
+    } else {
+        None
     };
     match (picked, &state.page) {
         (Some(picked), Some(page)) if page.job == picked.job => {}

@@ -36,9 +36,10 @@ pub async fn inside(client: &Client, job: &str, command: Vec<String>) -> Result<
     };
     let mut signals = Signals::new().map_err(unheard)?;
     let (output, input) = client.exec(job, &exec).await?;
-    let raw = match is_terminal {
-        true => Some(Raw::enter().map_err(unheard)?),
-        false => None,
+    let raw = if is_terminal {
+        Some(Raw::enter().map_err(unheard)?)
+    } else {
+        None
     };
     let end = talk(output, input, &mut signals, is_terminal).await;
     // Back as it was before anything is said on it.

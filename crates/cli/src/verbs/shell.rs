@@ -58,9 +58,10 @@ pub fn shell(mut args: args::Shell, backend: Backend) -> Outcome {
     let submission = ask::submit(&args.job, Runner::Client)?;
     let wanted = DaemonWanted::from(&args.job);
     let node = block_on(async { Ok(start::agent(&wanted.client()?, wanted).await?) })?;
-    match node.system {
-        true => block_on(held(submission, wanted, shell)),
-        false => run::on_terminal(submission, wanted, backend),
+    if node.system {
+        block_on(held(submission, wanted, shell))
+    } else {
+        run::on_terminal(submission, wanted, backend)
     }
 }
 

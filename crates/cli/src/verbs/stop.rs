@@ -243,9 +243,10 @@ pub async fn status() -> Outcome {
         )
     });
     let held: Vec<String> = held.collect();
-    lines.push(match held.is_empty() {
-        true => "running  no job".to_owned(),
-        false => format!("running  {}", held.join("; ")),
+    lines.push(if held.is_empty() {
+        "running  no job".to_owned()
+    } else {
+        format!("running  {}", held.join("; "))
     });
     let waiting = jobs
         .iter()
@@ -393,16 +394,15 @@ fn end(node: &Node) -> Result<()> {
         Some(_) => PATIENCE_WITH_TASKS,
         None => PATIENCE,
     };
-    match has_ended(&process, given).map_err(failed)? {
-        true => Ok(()),
-        false => {
-            let message = format!(
-                "the daemon (pid {}) has not ended {} s after SIGTERM",
-                node.pid,
-                given.as_secs()
-            );
-            Err(Error::new(ErrorCode::TimedOut, message).hint("its log shows the cause"))
-        }
+    if has_ended(&process, given).map_err(failed)? {
+        Ok(())
+    } else {
+        let message = format!(
+            "the daemon (pid {}) has not ended {} s after SIGTERM",
+            node.pid,
+            given.as_secs()
+        );
+        Err(Error::new(ErrorCode::TimedOut, message).hint("its log shows the cause"))
     }
 }
 

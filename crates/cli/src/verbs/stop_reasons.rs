@@ -95,9 +95,10 @@ fn why(job: &Job) -> Option<String> {
 /// `14:03:22`, with the date where that is another day.
 fn local(at: Timestamp, now: Timestamp, zone: &TimeZone) -> String {
     let (at, now) = (at.to_zoned(zone.clone()), now.to_zoned(zone.clone()));
-    let form = match at.date() == now.date() {
-        true => "%H:%M:%S",
-        false => "%Y-%m-%d %H:%M:%S",
+    let form = if at.date() == now.date() {
+        "%H:%M:%S"
+    } else {
+        "%Y-%m-%d %H:%M:%S"
     };
     at.strftime(form).to_string()
 }

@@ -104,9 +104,10 @@ impl Arbiter {
             if passing.is_charged {
                 let own = u32::from(standing.terms.share.thousandths());
                 let part = passed * own / passing.shares;
-                match passing.is_co_scheduled {
-                    true => standing.charge_co_scheduled(part, &self.clocks),
-                    false => standing.charge(part, &self.clocks),
+                if passing.is_co_scheduled {
+                    standing.charge_co_scheduled(part, &self.clocks)
+                } else {
+                    standing.charge(part, &self.clocks)
                 }
             }
             if !passing.is_co_scheduled {

@@ -159,9 +159,10 @@ impl TenantState {
             .utilisation
             .thousandths()
             .is_some_and(|used| used >= STEADY);
-        match self.activity.busy && is_steady {
-            true => STEADY_POLL,
-            false => POLL,
+        if self.activity.busy && is_steady {
+            STEADY_POLL
+        } else {
+            POLL
         }
     }
 
@@ -236,9 +237,10 @@ impl TenantState {
 
     /// What a strict tenant gets for time that passed.
     pub fn earn(&mut self, passed: Duration) {
-        let most = match self.activity.is_idle() {
-            true => STRICT_START,
-            false => STRICT_ARREARS,
+        let most = if self.activity.is_idle() {
+            STRICT_START
+        } else {
+            STRICT_ARREARS
         };
         let most = nanos(most).max(self.credit_ns);
         self.credit_ns = (self.credit_ns + nanos(passed) * self.thousandths() / 1000).min(most);

@@ -89,9 +89,10 @@ pub fn error_message(error: &kube::Error) -> String {
 pub fn chain(error: &dyn Error) -> String {
     causes(error).fold(error.to_string(), |line, cause| {
         let text = cause.to_string();
-        match line.contains(&text) {
-            true => line,
-            false => format!("{line}: {text}"),
+        if line.contains(&text) {
+            line
+        } else {
+            format!("{line}: {text}")
         }
     })
 }

@@ -229,9 +229,10 @@ async fn answer<S: Service>(
     }
     let said = request.body().size_hint().upper();
     let is_small = said.is_some_and(|bytes| bytes <= SMALL_BYTES);
-    let _place = match is_small {
-        true => None,
-        false => match timeout(PATIENCE, large.acquire()).await {
+    let _place = if is_small {
+        None
+    } else {
+        match timeout(PATIENCE, large.acquire()).await {
             Ok(place) => place.ok(),
             Err(_) => {
                 return reply(
@@ -239,7 +240,7 @@ async fn answer<S: Service>(
                     "too many large requests at the same time\n".to_owned(),
                 );
             }
-        },
+        }
     };
     let body = to_bytes(Body::new(request.into_body()), S::MOST_BYTES);
     let body = match timeout(PATIENCE, body).await {

@@ -54,9 +54,10 @@ impl CertRotator {
         let mut changes = pin!(watch_object(api, &self.configuration).default_backoff());
         let mut shows: Option<Identity> = None;
         loop {
-            let wait = match self.rotate(&mut shows).await {
-                true => ROUND,
-                false => AGAIN,
+            let wait = if self.rotate(&mut shows).await {
+                ROUND
+            } else {
+                AGAIN
             };
             tokio::select! {
                 () = sleep(wait) => {}

@@ -143,13 +143,13 @@ impl History {
 
     /// The last requests, or after a restart all of them.
     pub fn last_mix(&self, models: &[String]) -> Mix {
-        match self.last.len() < LAST / 4 {
-            true => self.mix(models),
-            false => self
-                .last
+        if self.last.len() < LAST / 4 {
+            self.mix(models)
+        } else {
+            self.last
                 .iter()
                 .filter_map(|kind| kind.shape(models))
-                .collect(),
+                .collect()
         }
     }
 

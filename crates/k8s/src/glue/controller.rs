@@ -140,9 +140,10 @@ impl GlueController {
             .refresh(&context.objects, context.poll, pods)
             .await;
         let ids: Vec<String> = found.keys().cloned().collect();
-        let tasks = match ids.is_empty() {
-            true => Vec::new(),
-            false => context.server.tasks(&ids).await?,
+        let tasks = if ids.is_empty() {
+            Vec::new()
+        } else {
+            context.server.tasks(&ids).await?
         };
         let tasks: BTreeMap<String, Task> = tasks
             .into_iter()

@@ -59,15 +59,16 @@ impl Reasons {
                 BTreeMap::new()
             }
         };
-        self.workloads = match gated {
-            true => match objects.workloads().await {
+        self.workloads = if gated {
+            match objects.workloads().await {
                 Ok(workloads) => quota_reasons(&workloads),
                 Err(error) => {
                     tracing::debug!(%error, "cannot list Kueue's workloads; waiting tasks show the gate alone");
                     BTreeMap::new()
                 }
-            },
-            false => BTreeMap::new(),
+            }
+        } else {
+            BTreeMap::new()
         };
     }
 

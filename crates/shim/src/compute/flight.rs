@@ -76,9 +76,10 @@ impl Lane {
     }
 
     fn record(&self, event: CUevent) -> bool {
-        let record = match self.per_thread {
-            true => driver::cuEventRecord_ptsz.get(),
-            false => driver::cuEventRecord.get(),
+        let record = if self.per_thread {
+            driver::cuEventRecord_ptsz.get()
+        } else {
+            driver::cuEventRecord.get()
         };
         let Some(record) = record else { return false };
         // SAFETY: an event of ours, of the stream's own context, which is current; the stream is the one being launched into.

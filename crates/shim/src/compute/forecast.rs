@@ -110,9 +110,10 @@ impl Forecast {
         let place = self.place(work.key);
         if place.key.load(Relaxed) == work.key {
             let known = place.nanos.load(Relaxed);
-            let next = match known == work.guess {
-                true => nanos,
-                false => known - known / 4 + nanos / 4,
+            let next = if known == work.guess {
+                nanos
+            } else {
+                known - known / 4 + nanos / 4
             };
             place.nanos.store(next.max(1), Relaxed);
         }

@@ -52,9 +52,10 @@ impl Compute {
 
     /// Chooses the stride from here on, and returns the one up to here.
     fn set_stride(&self, cost: u64, is_bounded: bool) -> u64 {
-        let stride = match is_bounded {
-            true => (SPACING / 2 / cost.max(1)).clamp(1, LONGEST_STRIDE),
-            false => 1,
+        let stride = if is_bounded {
+            (SPACING / 2 / cost.max(1)).clamp(1, LONGEST_STRIDE)
+        } else {
+            1
         };
         u64::from(self.stride.swap(stride as u32, Relaxed).max(1))
     }
@@ -149,9 +150,10 @@ fn in_turn(
     if !is_current {
         return launch();
     }
-    let sample = match measure {
-        true => compute.flight().begin_sample(lane, work),
-        false => None,
+    let sample = if measure {
+        compute.flight().begin_sample(lane, work)
+    } else {
+        None
     };
     let result = launch();
     compute.flight().launched(lane, cost, sample, now);

@@ -298,12 +298,11 @@ fn no_parts(gpu: &Gpu, part: &Part) -> Option<String> {
 
 /// The daemon's GPU of a part.
 fn find<'a>(gpus: &'a [Gpu], part: &Part, is_simulated: bool) -> Result<&'a Gpu, String> {
-    let gpu = match is_simulated {
-        true => gpus.iter().find(|gpu| gpu.index == part.minor),
-        false => {
-            let uuid = gpus::uuid_of(part.minor)?;
-            gpus.iter().find(|gpu| gpu.uuid == uuid)
-        }
+    let gpu = if is_simulated {
+        gpus.iter().find(|gpu| gpu.index == part.minor)
+    } else {
+        let uuid = gpus::uuid_of(part.minor)?;
+        gpus.iter().find(|gpu| gpu.uuid == uuid)
     };
     gpu.ok_or_else(|| {
         format!(
@@ -335,9 +334,10 @@ impl From<Error> for Trial {
                 | ErrorCode::WouldWait
                 | ErrorCode::Conflict
         );
-        match is_passing {
-            true => Self::Again(error),
-            false => Self::Over(error.into()),
+        if is_passing {
+            Self::Again(error)
+        } else {
+            Self::Over(error.into())
         }
     }
 }

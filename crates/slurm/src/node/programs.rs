@@ -111,9 +111,10 @@ fn beside(program: &Path) -> Vec<PathBuf> {
         return Vec::new();
     };
     let folders = [prefix.join("bin"), prefix.join("sbin")];
-    match folders[0].join("scontrol").is_file() {
-        true => folders.into(),
-        false => Vec::new(),
+    if folders[0].join("scontrol").is_file() {
+        folders.into()
+    } else {
+        Vec::new()
     }
 }
 

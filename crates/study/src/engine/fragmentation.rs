@@ -103,9 +103,10 @@ fn unusable_by(
 ) -> (Cause, Option<u64>) {
     let has_cpu = shape.cpu_milli <= cpu_milli;
     if shape.gpus == 0 {
-        return match has_cpu {
-            true => (Cause::NoGpuAsked, None),
-            false => (Cause::NoGpuAskedNorCpu, None),
+        return if has_cpu {
+            (Cause::NoGpuAsked, None)
+        } else {
+            (Cause::NoGpuAskedNorCpu, None)
         };
     }
     let Some(part) = node.part(shape) else {
@@ -113,9 +114,10 @@ fn unusable_by(
     };
     let (mut fitting, mut small) = (0, 0);
     for (free, count) in &gpus.0 {
-        match free.holds(part) {
-            true => fitting += count,
-            false => small += u64::from(free.milli()) * u64::from(*count),
+        if free.holds(part) {
+            fitting += count
+        } else {
+            small += u64::from(free.milli()) * u64::from(*count)
         }
     }
     match (fitting >= shape.gpus, has_cpu) {

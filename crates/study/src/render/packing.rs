@@ -184,9 +184,10 @@ pub fn packings(all: &[Packing], view: View) -> String {
                     .map(|time| format!("{:.1}", time.0)),
             );
         }
-        let difference = match is_fill {
-            true => at(one).and_then(|point| point.difference),
-            false => one.difference,
+        let difference = if is_fill {
+            at(one).and_then(|point| point.difference)
+        } else {
+            one.difference
         };
         cells.push(difference.map_or_else(String::new, signed));
         if view.wide {

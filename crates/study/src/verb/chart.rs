@@ -142,9 +142,10 @@ pub fn waits(rows: &[WaitRow]) -> String {
         }
     };
     let groups: Vec<Bars> = queues.map(group).collect();
-    let series: &[&str] = match rows.first().is_some_and(|row| row.after.is_some()) {
-        false => &["p50", "p90"],
-        true => &["p50", "p50 after", "p90", "p90 after"],
+    let series: &[&str] = if rows.first().is_some_and(|row| row.after.is_some()) {
+        &["p50", "p50 after", "p90", "p90 after"]
+    } else {
+        &["p50", "p90"]
     };
     bars(
         "Minutes that jobs wait, by queue",

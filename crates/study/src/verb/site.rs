@@ -120,9 +120,12 @@ impl Groups {
 
     /// As nodes under queues: those that are there, or those that a question adds.
     pub fn scene(&self, added: bool) -> Vec<SceneNode> {
-        let name = |nth: usize| match added {
-            false => format!("node-{nth}"),
-            true => format!("added-{nth}"),
+        let name = |nth: usize| {
+            if added {
+                format!("added-{nth}")
+            } else {
+                format!("node-{nth}")
+            }
         };
         let node = |(nth, group): (usize, &Group)| SceneNode {
             name: name(nth),

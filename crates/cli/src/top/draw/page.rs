@@ -263,9 +263,10 @@ fn tabs(state: &State, page: &Page, canvas: &mut Canvas<'_>, line: Rect) {
     }
     let mut pen = canvas.pen(line.x, line.y, line.width);
     for section in Section::ALL {
-        match section == page.section {
-            true => pen.write(&format!("[{}] ", section.name()), Tone::Title),
-            false => pen.write(&format!(" {}  ", section.name()), Tone::Faint),
+        if section == page.section {
+            pen.write(&format!("[{}] ", section.name()), Tone::Title)
+        } else {
+            pen.write(&format!(" {}  ", section.name()), Tone::Faint)
         };
     }
 }

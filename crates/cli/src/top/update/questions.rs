@@ -114,9 +114,10 @@ fn ask_for_page(state: &mut State, want: &mut impl FnMut(&mut State, Question, S
 
 /// The pages of pending jobs that the screen shows, as far as the board lacks them.
 fn pages_on_screen(state: &State) -> Vec<usize> {
-    let needs_pages = match state.filter().is_empty() {
-        true => !state.has_all_waiting(),
-        false => !state.has_all_waiting() || state.filter().needs_daemon(),
+    let needs_pages = if state.filter().is_empty() {
+        !state.has_all_waiting()
+    } else {
+        !state.has_all_waiting() || state.filter().needs_daemon()
     };
     if !needs_pages || !layout::shows(state, Pane::Waiting) {
         return Vec::new();

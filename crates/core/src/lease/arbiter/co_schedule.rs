@@ -133,9 +133,10 @@ impl Arbiter {
             .collect();
         for tenant in tenants {
             if let Phase::Sharing { until } = self.tenants[&tenant].phase {
-                let until = match crowded.contains(&tenant) {
-                    true => self.now,
-                    false => self.shares_until(tenant, until),
+                let until = if crowded.contains(&tenant) {
+                    self.now
+                } else {
+                    self.shares_until(tenant, until)
                 };
                 self.standing_mut(tenant).phase = Phase::Sharing { until };
             }

@@ -359,9 +359,10 @@ fn record(object: &mut Value, workload: &Workload) -> Result<(), Refusal> {
     if claims.len() > MOST_REQUESTS {
         return Err(Refusal::ManyRequests(claims.len()));
     }
-    let (label, list) = match claims.is_empty() {
-        true => (None, None),
-        false => (Some(LABELLED.to_owned()), Some(json!(claims).to_string())),
+    let (label, list) = if claims.is_empty() {
+        (None, None)
+    } else {
+        (Some(LABELLED.to_owned()), Some(json!(claims).to_string()))
     };
     for (map, value) in [("labels", label), ("annotations", list)] {
         let metadata = entry(object, "metadata", json!({}));

@@ -46,9 +46,10 @@ pub async fn served(client: &Client) -> Result<Served, kube::Error> {
     match client.request::<APIGroup>(request).await {
         Ok(group) => {
             let versions: Vec<String> = group.versions.into_iter().map(|one| one.version).collect();
-            Ok(match versions.iter().any(|version| version == VERSION) {
-                true => Served::Ours,
-                false => Served::Other(versions),
+            Ok(if versions.iter().any(|version| version == VERSION) {
+                Served::Ours
+            } else {
+                Served::Other(versions)
             })
         }
         Err(error) if cluster::is_missing(&error) => Ok(Served::Absent),
@@ -324,9 +325,10 @@ fn internal(error: &serde_json::Error) -> Error {
 fn of_kueue(error: kube::Error, what: &str) -> Error {
     let unreachable = matches!(&error, kube::Error::Api(status) if status.message.contains("failed calling webhook"));
     let error = error_output::of_kube(error, what);
-    match unreachable {
-        true => error.hint("check with `kubectl get pods -n kueue-system` that Kueue runs, then repeat the command"),
-        false => error,
+    if unreachable {
+        error.hint("check with `kubectl get pods -n kueue-system` that Kueue runs, then repeat the command")
+    } else {
+        error
     }
 }
 

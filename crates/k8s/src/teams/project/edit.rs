@@ -128,9 +128,10 @@ pub async fn remove(args: &RemoveArgs, client: &Client) -> Result<(), Error> {
         Owner::Divvy => {}
         other => return Err(foreign(Kind::ClusterQueue, name, &other)),
     }
-    match args.force {
-        false => refuse_workloads(&kueue, name, |_| true).await?,
-        true => drain(&kueue, name).await?,
+    if args.force {
+        drain(&kueue, name).await?
+    } else {
+        refuse_workloads(&kueue, name, |_| true).await?
     }
     let project = status::project(&queue);
     let mut namespaces: BTreeSet<String> = project
@@ -182,13 +183,14 @@ fn may_complete(queue: &Value, project: &Project) -> Result<(), Error> {
 }
 
 fn refuse_leaving(queue: &Value) -> Result<(), Error> {
-    match queue["metadata"]["deletionTimestamp"].is_null() {
-        true => Ok(()),
-        false => Err(Error::new(
+    if queue["metadata"]["deletionTimestamp"].is_null() {
+        Ok(())
+    } else {
+        Err(Error::new(
             ErrorCode::Conflict,
             format!("the project {} is being removed", status::name(queue)),
         )
-        .hint("wait until `divvy-k8s project ls` does not list it")),
+        .hint("wait until `divvy-k8s project ls` does not list it"))
     }
 }
 
@@ -383,18 +385,16 @@ async fn refuse_workloads(
             Some(format!("{} ({state})", list::workload_name(one)))
         }));
     }
-    match found.is_empty() {
-        true => Ok(()),
-        false => {
-            let hint =
-                format!("delete them, or evict them: divvy-k8s project rm {project} --force");
-            let message = format!(
-                "the project {project} has {} workloads: {}",
-                found.len(),
-                few(&found)
-            );
-            Err(Error::new(ErrorCode::Conflict, message).hint(hint))
-        }
+    if found.is_empty() {
+        Ok(())
+    } else {
+        let hint = format!("delete them, or evict them: divvy-k8s project rm {project} --force");
+        let message = format!(
+            "the project {project} has {} workloads: {}",
+            found.len(),
+            few(&found)
+        );
+        Err(Error::new(ErrorCode::Conflict, message).hint(hint))
     }
 }
 

@@ -120,13 +120,12 @@ impl OnNodes<'_> {
         let mut waiting = Vec::new();
         for node in nodes {
             let name = node.metadata.name.clone().unwrap_or_default();
-            match is_ready(node) {
-                true => waiting.push(name),
-                false => {
-                    report
-                        .failed
-                        .insert(name, "the node is not ready".to_owned());
-                }
+            if is_ready(node) {
+                waiting.push(name)
+            } else {
+                report
+                    .failed
+                    .insert(name, "the node is not ready".to_owned());
             }
         }
         waiting.sort();

@@ -245,9 +245,8 @@ pub async fn run_on_all(
     patience: Duration,
 ) -> Vec<(String, Result<String, String>)> {
     let asked = pods.values().map(|pod| async move {
-        let text = match pod.is_ready {
-            false => Err("its pod of Divvy is not ready".to_owned()),
-            true => match run(client, namespace, pod, words, patience).await {
+        let text = if pod.is_ready {
+            match run(client, namespace, pod, words, patience).await {
                 Ok(Ended {
                     code: 0, stdout, ..
                 }) => Ok(stdout),
@@ -257,7 +256,9 @@ pub async fn run_on_all(
                     let message = error.message.strip_prefix(&of_node);
                     Err(message.unwrap_or(&error.message).to_owned())
                 }
-            },
+            }
+        } else {
+            Err("its pod of Divvy is not ready".to_owned())
         };
         (pod.node.clone(), text)
     });
@@ -283,9 +284,10 @@ mod tests {
     use super::*;
 
     fn pod(name: &str, node: &str, runs: bool, leaves: bool) -> Pod {
-        let state = match runs {
-            true => json!({ "running": {} }),
-            false => json!({ "waiting": { "reason": "CrashLoopBackOff" } }),
+        let state = if runs {
+            json!({ "running": {} })
+        } else {
+            json!({ "waiting": { "reason": "CrashLoopBackOff" } })
         };
         let leaves = leaves.then_some("2026-01-02T03:04:05Z");
         serde_json::from_value(json!({

@@ -206,9 +206,10 @@ async fn node_problem(client: &Client, name: &str) -> Option<String> {
     (ready.status != "True").then(|| {
         let message = ready.message.unwrap_or_default();
         let message = message.trim_end_matches('.');
-        match message.is_empty() {
-            true => ready.reason.unwrap_or_default(),
-            false => message.to_owned(),
+        if message.is_empty() {
+            ready.reason.unwrap_or_default()
+        } else {
+            message.to_owned()
         }
     })
 }

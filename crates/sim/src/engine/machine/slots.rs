@@ -87,9 +87,10 @@ impl ProcessSlot {
 
     /// Bytes that it takes alone.
     pub fn used(&self, gpu: usize) -> u64 {
-        match self.checkpoint_state.is_checkpointed() {
-            true => 0,
-            false => self.checkpointed_bytes(gpu),
+        if self.checkpoint_state.is_checkpointed() {
+            0
+        } else {
+            self.checkpointed_bytes(gpu)
         }
     }
 

@@ -80,9 +80,10 @@ impl Process {
             }
             let jumped = locked.has_virtual_clock() && self.let_time_pass(&locked, target);
             drop(locked);
-            match jumped {
-                true => self.state().notify(),
-                false => self.state().sleep(epoch, LOOK_AGAIN_NS),
+            if jumped {
+                self.state().notify()
+            } else {
+                self.state().sleep(epoch, LOOK_AGAIN_NS)
             }
         }
     }

@@ -99,9 +99,10 @@ pub fn pods(text: &[u8]) -> Result<Jobs, InputError> {
         }
         let models = row.text("gpu_spec")?.split('|').map(str::trim);
         let queue = row.text("qos")?;
-        let [submitted, started, ended] = match has_times {
-            true => read_times(&row)?,
-            false => [None; 3],
+        let [submitted, started, ended] = if has_times {
+            read_times(&row)?
+        } else {
+            [None; 3]
         };
         jobs.jobs.push(Job {
             name,

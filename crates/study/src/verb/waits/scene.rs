@@ -50,9 +50,10 @@ fn with_rules(args: &args::Simulate, mut scene: Scene) -> Result<Scene> {
     scene.yields_for_ms = u64::try_from(PendingJob::YIELDS_FOR.as_millis()).ok();
     if !args.rules.is_empty() {
         scene.backfill = args.rules.contains(&Rule::Backfill);
-        scene.order = match args.rules.contains(&Rule::Fairness) {
-            true => Order::Fairness,
-            false => Order::Strict,
+        scene.order = if args.rules.contains(&Rule::Fairness) {
+            Order::Fairness
+        } else {
+            Order::Strict
         };
     }
     for (project, gpus) in &args.projects {

@@ -41,9 +41,10 @@ impl Run<'_, '_> {
             self.tell_times();
             let bounded =
                 |node: &super::NodeRun<'_>| node.cpu_milli.is_some() || node.memory.is_some();
-            let (has_started, is_final) = match self.nodes.len() == 1 && !bounded(&self.nodes[0]) {
-                true => self.decide_for_one_node(),
-                false => self.decide_for_several_nodes(),
+            let (has_started, is_final) = if self.nodes.len() == 1 && !bounded(&self.nodes[0]) {
+                self.decide_for_one_node()
+            } else {
+                self.decide_for_several_nodes()
             };
             rounds += u32::from(!has_started);
             if is_final {
