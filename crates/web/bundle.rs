@@ -65,12 +65,13 @@ impl Bundle {
         let is_entry = self.open.is_empty();
         let name = format!("m{}", self.names.len());
         let exports = module.exports.join(", ");
-        self.text += &match is_entry {
-            true => format!("{head}{}", module.body),
-            false => format!(
+        self.text += &if is_entry {
+            format!("{head}{}", module.body)
+        } else {
+            format!(
                 "const {name} = (() => {{\n{head}{}return {{{exports}}};\n}})();\n",
                 module.body
-            ),
+            )
         };
         self.names.insert(path.to_owned(), name);
         Ok(())

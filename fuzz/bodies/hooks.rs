@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_void};
 
 use super::input::Input;
 
-/// What stands for one parameter.
+/// The value of one parameter.
 #[derive(Clone, Copy)]
 pub enum Kind {
     /// An address where 64-bit answers fit.
@@ -35,7 +35,7 @@ macro_rules! calls {
         /// The functions that are called.
         pub const CALLS: &[(&str, &[Kind])] = &[$((stringify!($name), &[$($kind),*])),*];
 
-        /// `with!(NAME, NAME, …)` of all of them, for who links the hooks by name.
+        /// `with!(NAME, NAME, …)` of all of them, for a program that links the hooks by name.
         #[allow(unused_macros, reason = "one of those who share this file looks functions up by name at run time")]
         macro_rules! for_each_call {
             ($with:ident) => { $with!($($name),*) };
@@ -101,7 +101,7 @@ calls! {
     nvmlDeviceGetComputeRunningProcesses_v3(Value, Place, Place);
 }
 
-/// What makes the values that the functions above are given: called now and then, and not hooked.
+/// Functions that make the values for the functions above: called now and then, and not hooked.
 const HELPERS: &[(&str, &[Kind])] = &[
     ("cuCtxSetCurrent", &[Value]),
     ("cuMemAddressReserve", &[Place, Size, Small, Small, Small]),
@@ -214,7 +214,7 @@ fn argument(input: &mut Input<'_>, kind: Kind, buffer: &mut [u64; WORDS], seen: 
             let odd = choice % 4 == 1;
             buffer[0] = if odd { input.word() } else { 1 };
             buffer[1] = if choice % 4 == 2 { input.word() } else { 1 };
-            // Of a node: how many bytes. What points somewhere stays NULL.
+            // Of a node: how many bytes. A pointer stays NULL.
             buffer[13] = SIZES[usize::from(input.byte()) % SIZES.len()];
             buffer.as_mut_ptr() as u64
         }
@@ -260,7 +260,7 @@ fn call(find: &dyn Fn(&str) -> Option<*const c_void>, name: &str, a: Arguments) 
     }
 }
 
-/// What a program does first.
+/// The first calls of a program.
 pub fn start(find: &dyn Fn(&str) -> Option<*const c_void>) {
     for name in ["cuInit", "nvmlInit_v2"] {
         call(find, name, [0; MOST]);

@@ -1,4 +1,4 @@
-//! A slice whose files hold anything at all, read and used by everybody who reads and uses them: nobody panics, hangs or
+//! A slice whose files hold anything at all, read and used by the limiter and the daemon: neither panics, hangs or
 //! believes that more is free than the limit.
 
 use std::fs::{File, OpenOptions};
@@ -37,7 +37,7 @@ pub fn run(data: &[u8]) {
     };
     let files = [file("control"), file("slots")];
 
-    // While nobody has the files mapped they may be of any size.
+    // While no process has the files mapped, they may be of any size.
     for _ in 0..input.below(4) {
         spoil(&mut input, &files);
     }
@@ -97,10 +97,10 @@ fn looked_at(folder: &Path) -> Option<Slice> {
 }
 
 fn reap(slice: &Slice) {
-    // Far in the future, so that everybody's time is over.
+    // Far in the future, so that every process's time is over.
     let later = boot_time_ns() + (1 << 40);
     for listed in [Listed::No, Listed::Unknown] {
-        // What cannot be read cannot be reaped.
+        // A slot that cannot be read cannot be reaped.
         let _ = slice.reap(later, &|_| listed);
     }
 }

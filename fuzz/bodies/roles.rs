@@ -1,5 +1,5 @@
 //! The file that gives roles: any text is read or refused with a hint, whatever it says root and the daemon's own user are admins, and
-//! who stands on its lists has the highest role that is given to them.
+//! a user on its lists has the highest role that they give.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -76,7 +76,7 @@ const OTHERS: [(&str, Option<Role>); 5] = [
     ("admin", Some(Role::Admin)),
 ];
 
-/// What may stand on a list, as TOML has it.
+/// An entry of a list, as TOML has it.
 const WHO: [&str; 8] = [
     "\"ana\"",
     "'lee'",
@@ -88,7 +88,7 @@ const WHO: [&str; 8] = [
     "\"1001\"",
 ];
 
-/// Nobody's number here, so that nobody is an admin for being the daemon's user.
+/// The number of no user here, so that none is an admin as the daemon's user.
 const STRANGER: u32 = 4_000_000_000;
 
 fn accounts() -> [UserAccount; 4] {
@@ -110,7 +110,7 @@ fn accounts() -> [UserAccount; 4] {
     ]
 }
 
-/// Whether what is written at this place of [`WHO`] means them.
+/// Whether what is written at this place of [`WHO`] means the user.
 fn means(who: usize, account: &UserAccount) -> bool {
     let group = &account.groups[0];
     match who {
@@ -136,7 +136,7 @@ pub fn run(data: &[u8], path: &Path) {
     }
 }
 
-/// Writes a file that nobody else may write; whose it is.
+/// Writes a file that no other user may write, and returns its owner.
 fn write(path: &Path, text: &str) -> u32 {
     fs::write(path, text).expect("a file of ours can be written");
     let mode = PermissionsExt::from_mode(0o600);
@@ -191,12 +191,13 @@ fn lists(input: &mut Input<'_>, path: &Path) {
     lines.push(format!("others = \"{word}\""));
     let least = LISTS[input.below(4) as usize];
     let as_submitter = input.byte() & 1 == 1;
-    lines.push(match as_submitter {
-        true => format!(
+    lines.push(if as_submitter {
+        format!(
             "containers = {{ role = '{}', as = 'submitter', mounts = ['/data'] }}",
             least.0
-        ),
-        false => format!("containers = '{}'", least.0),
+        )
+    } else {
+        format!("containers = '{}'", least.0)
     });
     let sees_all = input.byte() & 1 == 1;
     if sees_all {

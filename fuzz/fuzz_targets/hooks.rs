@@ -37,7 +37,7 @@ fn bench() -> &'static Bench {
         let text = format!("context_mib = {}\n", CONTEXT >> 20);
         std::fs::write(&config, text).expect("a configuration");
         let set = |name: &str, value: &Path| {
-            // SAFETY: nobody else runs yet.
+            // SAFETY: no other thread runs yet.
             unsafe { std::env::set_var(name, value) };
         };
         set("DIVVY_SIM", Path::new("a100-80gb:1"));

@@ -156,12 +156,11 @@ fn describe(package: &Package, advisory: &Advisory) -> String {
         id, kind, patched, ..
     } = advisory;
     let kind = kind.as_deref().unwrap_or("vulnerable");
-    let fixed = match patched.is_empty() {
-        true => "no version has a fix".to_owned(),
-        false => {
-            let patched: Vec<_> = patched.iter().map(ToString::to_string).collect();
-            format!("fixed in {}", patched.join(" or "))
-        }
+    let fixed = if patched.is_empty() {
+        "no version has a fix".to_owned()
+    } else {
+        let patched: Vec<_> = patched.iter().map(ToString::to_string).collect();
+        format!("fixed in {}", patched.join(" or "))
     };
     let Package { name, version, .. } = package;
     format!("{name} {version} is {kind}, {fixed}: https://rustsec.org/advisories/{id}")

@@ -26,9 +26,10 @@ pub fn fetch() -> Result<()> {
             || packages
                 .iter()
                 .any(|package| unpack(&folder, library, package));
-        match had && there() {
-            true => eprintln!("   {library}: found"),
-            false => eprintln!("   {library}: not available; its tests are skipped"),
+        if had && there() {
+            eprintln!("   {library}: found")
+        } else {
+            eprintln!("   {library}: not available; its tests are skipped")
         }
     }
     Ok(())

@@ -190,9 +190,10 @@ pub fn write() -> Result<()> {
         .args(["status", "--short", "--"])
         .args(TABLE.iter().map(|one| one.path));
     let changed = answer(changed.current_dir(root())).unwrap_or_default();
-    match changed.is_empty() {
-        true => eprintln!("every generated file is as it was"),
-        false => eprintln!("changed:\n{changed}"),
+    if changed.is_empty() {
+        eprintln!("every generated file is as it was")
+    } else {
+        eprintln!("changed:\n{changed}")
     }
     Ok(())
 }

@@ -54,7 +54,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Name of the bill of materials.
 const SBOM: &str = concat!("divvy-", env!("CARGO_PKG_VERSION"), ".cdx.json");
 
-/// 1980-01-01: a zip file has no earlier time.
+/// 1980-01-01: a zip file has no earlier time. The format counts years from there, so an earlier date does not fit.
 const EPOCH_OF_ZIP: i64 = 315_532_800;
 
 /// Packages for other engines, each a wheel of Python files alone.

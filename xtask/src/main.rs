@@ -9,6 +9,7 @@ mod axe;
 mod bench;
 mod bless;
 mod cargo;
+mod consts;
 mod decisions;
 mod demo;
 mod deny;
@@ -80,6 +81,8 @@ enum Verb {
     Arrows,
     /// Count the Rust lines of each crate that are neither blank, comment nor test, beside the last release
     Size(size::Args),
+    /// List constants of a time, size or count without a reason for the figure, by crate
+    Consts,
     /// Write every generated file anew: API document, snapshots, tables in documents
     Bless,
     /// Generate the tables of NVIDIA's exported symbols from NVIDIA's headers
@@ -108,6 +111,7 @@ fn main() -> ExitCode {
         Verb::Prose(args) => prose::show(&args),
         Verb::Arrows => check_rooms(),
         Verb::Size(args) => size::show(&args),
+        Verb::Consts => consts::show(),
         Verb::Bless => bless::write(),
         Verb::Symbols(args) => symbols::run(&args),
     };

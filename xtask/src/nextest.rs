@@ -14,7 +14,7 @@ use crate::tools;
 /// The version to install if the machine has none that `.config/nextest.toml` accepts.
 const VERSION: &str = "0.9.151";
 
-/// How many of the slowest tests are printed.
+/// How many of the slowest tests are printed. One screen with the summary; the rest of 4,000 tests would hide it.
 const SLOWEST: usize = 10;
 
 /// Tests of one run, by outcome.

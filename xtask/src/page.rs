@@ -7,7 +7,8 @@ use anyhow::Result;
 use crate::cargo::root;
 use crate::steps::{answer, run};
 
-/// The first release of Node.js whose test runner finds the files by itself.
+/// The first release of Node.js whose test runner finds the files by itself. An older one would need a list of the
+/// files.
 const OLDEST_NODE: u32 = 20;
 
 /// Tests the modules that need no browser. Without Node.js, they are skipped.

@@ -1,13 +1,14 @@
 //! The guard of the project's English: a word list and length bounds over every string and document.
 //!
 //! `cargo xtask test` runs it as a step. `cargo xtask prose` prints its table, and with `--list` every finding.
-//! There is no allow-list: a text that breaks a rule is rewritten.
+//! There is no allow-list for texts that users read. Comments and names of tests have `xtask/prose.txt`, which only shrinks.
 
+mod comments;
 mod pages;
 mod rules;
 mod strings;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -22,6 +23,9 @@ pub struct Args {
     /// Print every finding, with its rule and an example
     #[arg(long)]
     list: bool,
+    /// Also print the findings in comments and names of tests that xtask/prose.txt allows
+    #[arg(long)]
+    allowed: bool,
     /// Print every text of the programs that is checked, with its place
     #[arg(long)]
     texts: bool,
@@ -39,6 +43,40 @@ fn files() -> Result<Vec<PathBuf>> {
     files.sort();
     files.dedup();
     Ok(files)
+}
+
+/// Files with comments or names of tests that broke a rule when the guard came: `path findings` a line.
+const ALLOWED: &str = "xtask/prose.txt";
+
+/// The numbers of [`ALLOWED`], by file.
+fn allowed() -> Result<BTreeMap<String, usize>> {
+    let text = std::fs::read_to_string(root().join(ALLOWED))?;
+    let row = |line: &str| {
+        let (path, count) = line.split_once(' ')?;
+        Some((path.to_owned(), count.parse().ok()?))
+    };
+    let rows = text
+        .lines()
+        .map(|line| row(line).with_context(|| format!("{ALLOWED}: {line:?}")));
+    rows.collect()
+}
+
+/// The findings in comments and names of tests, by file.
+fn in_comments(files: &[PathBuf]) -> Result<BTreeMap<String, Vec<Finding>>> {
+    let mut all = BTreeMap::new();
+    for file in files {
+        let path = file.display().to_string();
+        let is_own = path.starts_with("xtask/src/prose");
+        if file.extension().is_none_or(|ending| ending != "rs") || is_own {
+            continue;
+        }
+        let text = std::fs::read_to_string(root().join(file))?;
+        let found = comments::check(&path, &text);
+        if !found.is_empty() {
+            all.insert(path, found);
+        }
+    }
+    Ok(all)
 }
 
 /// Everything that the guard found, and the lengths in words of the sentences of README and docs.
@@ -145,7 +183,15 @@ impl Kind {
 /// `cargo xtask prose`: the table, or every finding.
 #[expect(clippy::print_stdout, reason = "the table is this command's data")]
 pub fn show(args: &Args) -> Result<()> {
-    let report = read(&args.paths)?;
+    let mut report = read(&args.paths)?;
+    if args.allowed {
+        let is_wanted = |path: &String| {
+            args.paths.is_empty() || args.paths.iter().any(|start| path.starts_with(start))
+        };
+        let found = in_comments(&files()?)?.into_iter();
+        let wanted = found.filter(|(path, _)| is_wanted(path));
+        report.findings.extend(wanted.flat_map(|(_, found)| found));
+    }
     if args.texts {
         for (path, line, text) in texts(&args.paths)? {
             println!("{path}:{line}: {text:?}");
@@ -191,6 +237,24 @@ pub fn check() -> Result<()> {
     let report = read(&[])?;
     for finding in &report.findings {
         eprintln!("   {finding}");
+    }
+    let (found, allowed) = (in_comments(&files()?)?, allowed()?);
+    for path in found.keys().chain(allowed.keys()).collect::<BTreeSet<_>>() {
+        let now = found.get(path).map_or(&[][..], |found| found);
+        let then = allowed.get(path).copied().unwrap_or(0);
+        if now.len() > then {
+            now.iter().for_each(|finding| eprintln!("   {finding}"));
+        }
+        ensure!(
+            now.len() <= then,
+            "{path}: {} findings in comments and names of tests, and {ALLOWED} allows {then}",
+            now.len()
+        );
+        ensure!(
+            now.len() == then,
+            "{path}: {ALLOWED} allows {then} findings, and only {} are left: lower the number",
+            now.len()
+        );
     }
     let median = report.lengths.get(report.lengths.len() / 2).unwrap_or(&0);
     ensure!(

@@ -14,7 +14,8 @@ use std::path::Path;
 
 use scan::{Import, Modules};
 
-/// More rooms than a newcomer can keep apart.
+/// More rooms than a newcomer can keep apart. Half would force rooms within rooms; a plan of twice as many fits no
+/// page.
 const MOST_ROOMS: usize = 20;
 
 /// A room and the rooms that it may use.

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::cargo::root;
 use crate::steps::answer;
 use lines::Source;
+pub use lines::folder;
 
 /// The folders whose code counts. A crate is a folder below the first and the last, and `xtask` is one.
 const FOLDERS: [&str; 3] = ["crates/", "xtask/", "tools/"];
@@ -111,7 +112,7 @@ fn by_crate(files: &BTreeMap<String, Source>) -> BTreeMap<String, usize> {
 }
 
 /// The Rust files of the product in a checkout: those that Git tracks or would add, or all where there is no Git.
-fn files_of(folder: &Path) -> Result<Vec<String>> {
+pub fn files_of(folder: &Path) -> Result<Vec<String>> {
     let mut list = Command::new("git");
     list.args(["ls-files", "--cached", "--others", "--exclude-standard"]);
     let listed = answer(list.current_dir(folder)).context("list the files with git")?;
@@ -131,7 +132,7 @@ fn files_of(folder: &Path) -> Result<Vec<String>> {
 }
 
 /// `crates/core/src/lib.rs` → `crates/core`.
-fn crate_of(path: &str) -> &str {
+pub fn crate_of(path: &str) -> &str {
     let parts = if path.starts_with("xtask/") { 1 } else { 2 };
     let ends = path.match_indices('/').map(|(at, _)| at);
     ends.take(parts).last().map_or(path, |end| &path[..end])

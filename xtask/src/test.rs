@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! first tier    format, dependencies, lints, build, every promise once, one real crash of each kind
-//! --all         also the tests in modules named `exhaustive`, the scenes under Podman and in Chromium, the limiter's other form, advisories,
-//!               the release
+//! --all         also the tests in modules named `exhaustive`, the scenes under Podman and in Chromium, the limiter's other form, links of
+//!               comments, advisories, the release
 //! ```
 //! docs/testing.md has a table of the second tier, and of the tests of the first tier that cover the same promises.
 
@@ -198,6 +198,20 @@ fn second_tier(
             },
         )?;
     }
+    step(
+        "documentation",
+        "links between items in the comments of all libraries, by rustdoc",
+        || {
+            let words = [
+                "doc",
+                "--workspace",
+                "--lib",
+                "--no-deps",
+                "--document-private-items",
+            ];
+            run(cargo(&words).arg("--quiet"))
+        },
+    )?;
     step(
         "advisories",
         "known faults of the crates in Cargo.lock, by the repository's copy of RustSec's list",

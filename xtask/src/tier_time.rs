@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::cargo::root;
 
-/// Seconds that an issue may add to the first tier (CONTRIBUTING.md).
+/// Seconds that an issue may add to the first tier (CONTRIBUTING.md). Thirty issues at this rate add five minutes,
+/// which CI and each newcomer wait for; less than a second or two is noise.
 const MAY_ADD: f64 = 10.0;
 
 /// The time that the tests of one run took.
@@ -67,11 +68,12 @@ impl TierTime {
         let more = self.processor_seconds - recorded.processor_seconds;
         // Cores that wait for each other share what the tests add.
         let allowed = MAY_ADD * recorded.cores as f64;
-        let remark = match more > allowed {
-            true => format!(
+        let remark = if more > allowed {
+            format!(
                 "; {more:.0} s of the processor more than recorded, and an issue may add {allowed:.0} s"
-            ),
-            false => String::new(),
+            )
+        } else {
+            String::new()
         };
         format!(
             "this run: {}{remark}\nrecorded: {}",

@@ -78,9 +78,10 @@ pub fn all() -> Result<()> {
 pub fn crate_program(name: &str, version: &str) -> Result<PathBuf> {
     let program = target().join("tools/bin").join(name);
     let found = answer(Command::new(&program).arg("--version"));
-    match found.is_some_and(|said| said.contains(version)) {
-        true => Ok(program),
-        false => install_program(name, version, &[], "1"),
+    if found.is_some_and(|said| said.contains(version)) {
+        Ok(program)
+    } else {
+        install_program(name, version, &[], "1")
     }
 }
 

@@ -34,15 +34,18 @@ use crate::host::clock::Instant;
 /// How often the scheduler renews the grant of a slice whose gate is not open: well within the second after which the
 /// slice goes on ungated.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_millis(250);
-/// The reported usage covers this time, in samples that are `SAMPLE` apart.
+/// The reported usage covers this time, in samples that are `SAMPLE` apart. So ten samples: fewer would jump with each
+/// turn, and more would show a job that has ended.
 const PAST: Duration = Duration::from_secs(10);
 const SAMPLE: Duration = Duration::from_secs(1);
-/// Interval of checking the slices with watched launches: a small part of any time after which a job is idle.
+/// Interval of checking the slices with watched launches: a small part of any time after which a job is idle. Half
+/// would only double the reads.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Commands alone do not raise the polling rate of slices without demand: a process that wants the GPU wakes the
-/// thread.
+/// thread. A new command waits no longer than that; a shorter pause would take processor time for nothing.
 const AT_REST: Duration = Duration::from_millis(10);
-/// How long the thread sleeps when nothing is due.
+/// How long the thread sleeps when nothing is due. An event wakes it, so any length would do; a minute bounds the harm
+/// of a lost one.
 const SLEEP: Duration = Duration::from_secs(60);
 
 /// What a slice gets.

@@ -103,7 +103,8 @@ pub use state::mig::MigCounts;
 const BATCH: usize = 256;
 const ROUND: Duration = Duration::from_millis(50);
 
-/// How long reads may delay the next round.
+/// How long reads may delay the next round. Rounds take 50 ms at most, so a pending change is no later than 70 ms; half
+/// would delay each of many readers (048).
 const READS: Duration = Duration::from_millis(20);
 
 /// The node's state, the handles, and the effects of the current round.

@@ -73,10 +73,12 @@ use listen::{Listeners, TcpPlace};
 use systemd::Notify;
 use worker_reports::{checkpoint_reports, mig_reports, probe_reports, prune_requests, samples};
 
-/// Pause before a daemon restarts after its journal refused a write.
+/// Pause before a daemon restarts after its journal refused a write. A full or slow disk is not cured at once; a
+/// shorter pause would fill the log, and a longer one stops users' calls.
 const REST: Duration = Duration::from_secs(1);
 
-/// Events that a slow reader may lag behind before it has to read the journal again.
+/// Events that a slow reader may lag behind before it has to read the journal again. So an array of thousands of jobs
+/// overruns no reader that is only a moment late; the memory is a few megabytes.
 const EVENT_BACKLOG: usize = 4096;
 
 /// Serves until SIGTERM or SIGINT; detached, until the daemon it started answers.

@@ -37,22 +37,25 @@ use timeline::Timeline;
 
 use crate::host::disk::Disk;
 
-/// Most series in one sample. Those at its end have no history, and the log names the first of them once.
+/// Most series in one sample. Those at its end have no history, and the log names the first of them once. So there is
+/// room for 8 GPUs, hundreds of jobs and their users.
 pub const MOST_SERIES: usize = 1000;
 
-/// Longest name of a subject, in bytes.
+/// Longest name of a subject, in bytes: twice as long as any name that a submission may have (`LONGEST_NAME`).
 const MOST_NAME: usize = 512;
 
 /// Most bytes on disk of each step. With 8 GPUs and 64 jobs the whole ring takes about a fifth of them.
 const MOST_BYTES: [u64; STEPS.len()] = [8 << 20, 16 << 20, 40 << 20];
 
-/// Interval of writes while jobs hold GPUs: a crash loses that much.
+/// Interval of writes while jobs hold GPUs: a crash loses that much. A shorter one would wear disks, a longer one would
+/// leave a gap in each curve.
 const FLUSH: Duration = Duration::from_secs(10);
 
 /// The same while none does, so that disks may sleep.
 const IDLE_FLUSH: Duration = Duration::from_secs(60);
 
-/// Bytes in memory that are written without delay.
+/// Bytes in memory that are written without delay. So the memory has a bound; half would write more often while much
+/// happens.
 const FLUSH_BYTES: usize = 256 << 10;
 
 /// With less room on the disk the history stops: the journal comes first, and reports a full disk much later.
@@ -61,13 +64,16 @@ const LEAST_FREE: Bytes = Bytes::mib(64);
 /// Interval of attempts while the disk takes no writes.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// Interval of removals of deleted jobs from the files, which rewrites them.
+/// Interval of removals of deleted jobs from the files, which rewrites them. So a deleted job may be seen ten minutes
+/// longer.
 const FORGET: Duration = Duration::from_secs(600);
 
-/// Commands that may wait for the thread.
+/// Commands that may wait for the thread. A sample comes each second, so a minute of a hung disk fits; then samples are
+/// dropped.
 const BACKLOG: usize = 64;
 
-/// How long a stop waits for the last write.
+/// How long a stop waits for the last write. A write takes milliseconds; longer would delay a restart for a disk that
+/// hangs.
 const STOP: Duration = Duration::from_secs(2);
 
 /// What the controller saw at one time.

@@ -72,7 +72,8 @@ use server::Server;
 use socket::Socket;
 use upload::{LARGE, Uploads};
 
-/// Longest long poll. Clients ask again.
+/// Longest long poll. Clients ask again. So an abandoned call is gone after five minutes; a shorter one would make idle
+/// clients ask more.
 const POLL_LIMIT: Duration = Duration::from_secs(300);
 
 /// One answer of advice at a time, since each reads all ended jobs that its caller sees. Advice has turns of its own,

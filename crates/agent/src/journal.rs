@@ -87,10 +87,12 @@ const MIGRATIONS: &[&str] = &[
 /// The setting with the version of the divvy that opened the journal last.
 const WRITER: &str = "written_by";
 
-/// How long a writer waits for a reader that holds the file, which in WAL mode is only while it opens.
+/// How long a writer waits for a reader that holds the file, which in WAL mode is only while it opens. So five seconds
+/// are far more than an opening takes; the controller waits meanwhile, so not longer.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// How often a transaction is tried again while another process has one, perhaps an SQLite shell: for a minute.
+/// How often a transaction is tried again while another process has one, perhaps an SQLite shell: for a minute. So
+/// longer would leave all users without answers for one shell.
 const PATIENCE: u32 = 11;
 
 /// The store could not be opened or used.

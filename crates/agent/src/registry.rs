@@ -41,7 +41,8 @@ use files::{Hold, Listing, Owner, Place, Position, Published};
 const LOOKS: u32 = 5;
 const LOOK: Duration = Duration::from_millis(1);
 
-/// How often a daemon removes its user's files that count no more.
+/// How often a daemon removes its user's files that count no more. They are small and count no more, so ten minutes are
+/// soon enough.
 const SWEEP: Duration = Duration::from_secs(600);
 
 /// What this daemon holds of one GPU.

@@ -68,19 +68,22 @@ const JOB_UMASK: rustix::fs::Mode = rustix::fs::Mode::from_bits_retain(0o022);
 /// The exit code of a supervisor whose user database does not answer: EX_TEMPFAIL of sysexits.h.
 pub const UNKNOWN_USER: u8 = 75;
 
-/// That of one whose user database has no account for the uid: EX_NOUSER.
+/// That of one whose user database has no account for the uid: EX_NOUSER. Of sysexits.h.
 pub const ABSENT_USER: u8 = 67;
 
-/// Interval at which a stop searches again for processes that fork faster than they can be ended.
+/// Interval at which a stop searches again for processes that fork faster than they can be ended. So a program that
+/// forks every 20 ms is caught after a few; a shorter pause would take its processor.
 const SWEEP: Duration = Duration::from_millis(20);
 
-/// How long a client tries to get hold of its job.
+/// How long a client tries to get hold of its job. A holder reads or writes one record, within milliseconds; longer
+/// would look like a hang.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How often a record that the disk did not take is written again.
 const EXIT_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Between two times of [`Upkeep`]: as often as a daemon looks.
+/// Between two times of [`Upkeep`]: as often as a daemon looks. So a job without a daemon is served as well as one with
+/// it.
 const UPKEEP_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Why a supervisor gave up: before it wrote `launch`, but where it says otherwise.

@@ -106,7 +106,8 @@ pub struct Client {
 /// Room is made at once for so many bytes of an answer, and for what is beyond as it comes.
 const FORESEEN: usize = 64 << 20;
 
-/// Pause between two tries to reach a daemon with a full connection queue.
+/// Pause between two tries to reach a daemon with a full connection queue. A round of the daemon lasts 50 ms at most
+/// and empties the queue (048). Half would wake hundreds of clients too early; a second would be seen.
 const QUEUE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Between two checks of the process behind a socket's path. The front end polls a queue every five seconds, so it sees
@@ -427,11 +428,12 @@ impl Client {
             taken.map_err(|error| unexpected(&error, version.as_deref()))?;
         }
         self.put_back(sender);
-        match lines.is_whole() {
-            true => Ok(()),
-            false => Err(internal(
+        if lines.is_whole() {
+            Ok(())
+        } else {
+            Err(internal(
                 "the daemon's list of jobs is incomplete".to_owned(),
-            )),
+            ))
         }
     }
 
@@ -577,9 +579,10 @@ impl Client {
         offset: u64,
         follow: bool,
     ) -> Result<LogStream, Error> {
-        let patience = match follow {
-            true => Patience::Endless,
-            false => Patience::Bounded,
+        let patience = if follow {
+            Patience::Endless
+        } else {
+            Patience::Bounded
         };
         let rest = format!("/log?offset={offset}&follow={follow}");
         self.read_log(reference, &rest, patience).await
@@ -592,9 +595,10 @@ impl Client {
         start: LogStart,
         follow: bool,
     ) -> Result<LogStream, Error> {
-        let patience = match follow {
-            true => Patience::Endless,
-            false => Patience::Bounded,
+        let patience = if follow {
+            Patience::Endless
+        } else {
+            Patience::Bounded
         };
         let tail = start.tail.map(|lines| format!("&tail={lines}"));
         let since = start.since.map(|since| format!("&since={since}"));
@@ -905,9 +909,10 @@ fn lost(socket: &Path, error: &hyper::Error) -> Error {
         "the daemon on {} closed the connection during the call: {error}",
         socket.display()
     );
-    Error::new(ErrorCode::NoDaemon, message).hint(match system::is_socket(socket) {
-        true => "jobs keep running; check the daemon: systemctl status divvy",
-        false => "jobs keep running; start the daemon again: divvy daemon",
+    Error::new(ErrorCode::NoDaemon, message).hint(if system::is_socket(socket) {
+        "jobs keep running; check the daemon: systemctl status divvy"
+    } else {
+        "jobs keep running; start the daemon again: divvy daemon"
     })
 }
 
@@ -1084,7 +1089,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_anything_but_ones_own_daemon_and_roots() {
+    fn a_client_talks_to_no_daemon_but_its_own_users_and_roots() {
         let socket = Path::new("/tmp/divvy-1000/divvy.sock");
         for (peer, me) in [(1000, 1000), (0, 1000), (1000, 0), (0, 0)] {
             assert!(check_peer(peer, me, socket).is_ok(), "{peer} {me}");

@@ -44,7 +44,8 @@ pub use roles::{
 pub use source::{Configured, Origin, Setting, Source};
 pub use text::{is_sim, parse_duration};
 
-/// Time between SIGTERM and SIGKILL.
+/// Time between SIGTERM and SIGKILL. Docker's own default of `docker stop`: a program that handles SIGTERM there has
+/// enough time here. Kubernetes has 30 s, which `--grace` gives.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 
 /// Jobs of one user that have not ended: ten of the largest arrays. The daemon keeps these jobs in memory, so a loop of
@@ -55,7 +56,8 @@ pub const DEFAULT_MAX_JOBS: u32 = 100_000;
 /// and the daemon's memory holds the commands as well.
 pub const DEFAULT_MAX_TEXT_BYTES: u64 = 64 << 20;
 
-/// Bytes of one job's log: weeks of lines of a training, and a disk that holds models holds a hundred of them.
+/// Bytes of one job's log: weeks of lines of a training, and a disk that holds models holds a hundred of them. Double
+/// would fill such a disk with fifty; half cuts the log of a chatty training in its first days.
 pub const DEFAULT_LOG_SIZE: u64 = 256 << 20;
 
 /// What a daemon serves, and how.
@@ -152,9 +154,10 @@ impl DaemonOptions {
     /// Returns the policy for memory that a process holds outside the limiter. By default the system's daemon kills,
     /// since its users share the GPUs with others, and a user's own daemon warns.
     pub fn bypass_policy(&self) -> BypassPolicy {
-        self.on_bypass.unwrap_or(match self.listen.system {
-            true => BypassPolicy::Kill,
-            false => BypassPolicy::Warn,
+        self.on_bypass.unwrap_or(if self.listen.system {
+            BypassPolicy::Kill
+        } else {
+            BypassPolicy::Warn
         })
     }
 

@@ -10,9 +10,11 @@ use crate::v1::ExecEnd;
 /// Value of the `Upgrade` header.
 pub const PROTOCOL: &str = "divvy-exec";
 
-/// Most bytes of one frame's content.
+/// Most bytes of one frame's content. A pipe of Linux holds as much (pipe(7)), so one read fills one frame. The bound
+/// also limits the memory that a peer can claim by a header.
 pub const LARGEST: usize = 64 << 10;
 
+/// Bytes of the kind and the length, as in the drawing above.
 const HEAD: usize = 5;
 
 /// One frame.

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Bytes of one read.
+/// Bytes of one read. Enough for a screen of long lines in one read; more would read bytes that are not printed.
 const PIECE: u64 = 64 << 10;
 
 /// The offset at which the last `lines` lines begin, in a file of which the bytes from `begin` to `end` are there. An

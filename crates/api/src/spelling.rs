@@ -1,6 +1,7 @@
 //! Spelling: names that a slip or two turn into the one that was written.
 
-/// A name is searched up to this length, in bytes, which bounds the time of a comparison.
+/// A name is searched up to this length, in bytes, which bounds the time of a comparison. The comparison takes time by
+/// the square of the length, so a longer one is not compared.
 const LONGEST_NAME: usize = 64;
 
 /// Returns the names near the wanted one, nearest first, then by alphabet. A slip is a letter too many, too few, another
@@ -27,7 +28,7 @@ pub fn nearest(wanted: &str, names: impl IntoIterator<Item = String>) -> Vec<Str
 
 /// The hint of a refused name: the nearest one, if there is one, and all names up to a bound.
 pub fn hint(wanted: &str, what: &str, names: &[&str]) -> String {
-    /// More names are no help in a hint.
+    /// More names are no help in a hint. More than a screen's half: a longer list hides the message itself.
     const MOST_NAMES: usize = 20;
     let list = match names.split_at_checked(MOST_NAMES) {
         Some((first, rest)) if !rest.is_empty() => {

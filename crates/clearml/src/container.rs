@@ -143,9 +143,10 @@ impl Runner {
     ) -> Result<Self, ConfigError> {
         let tree = &settings.tree;
         let setup = Setup {
-            worker_tags: match options.slot_tags.is_empty() {
-                true => settings.worker_tags.clone(),
-                false => options.slot_tags.clone(),
+            worker_tags: if options.slot_tags.is_empty() {
+                settings.worker_tags.clone()
+            } else {
+                options.slot_tags.clone()
             },
             ..Setup::read(tree, options.docker.as_deref().unwrap_or_default(), vars)?
         };
@@ -210,9 +211,10 @@ impl Runner {
     /// # Errors
     /// When something of it stays.
     pub fn clear(&self, task: &str) -> std::io::Result<()> {
-        match self.docker {
-            true => TaskFolder::remove(&self.setup.mounts.tasks, task),
-            false => Ok(()),
+        if self.docker {
+            TaskFolder::remove(&self.setup.mounts.tasks, task)
+        } else {
+            Ok(())
         }
     }
 

@@ -36,7 +36,8 @@ use coordinator::Coordinator;
 use crate::projects::Projects;
 use crate::{Error, Options, StopSignal, Ties};
 
-/// How long a worker stays on the server's list unheard, seconds: the stock agent's.
+/// How long a worker stays on the server's list unheard, seconds: the stock agent's. A shorter one would lose workers
+/// that the server's users see as alive.
 const TIMEOUT: u64 = 600;
 
 /// How long taking the worker off the list may take.

@@ -848,9 +848,10 @@ pub struct ProbeLimits {
 
 /// The number or name of a job.
 fn job(text: &str) -> Result<String, &'static str> {
-    match text.trim().is_empty() {
-        true => Err("use a job's number, its name or `last`"),
-        false => Ok(text.to_owned()),
+    if text.trim().is_empty() {
+        Err("use a job's number, its name or `last`")
+    } else {
+        Ok(text.to_owned())
     }
 }
 

@@ -213,9 +213,10 @@ pub fn gpus_on(text: Option<&str>) -> Result<Vec<u32>> {
 fn working_directory(folder: Option<&Path>) -> Result<String> {
     if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
         let shown = folder.display();
-        let why = match folder.exists() {
-            true => "not a folder",
-            false => "the folder does not exist",
+        let why = if folder.exists() {
+            "not a folder"
+        } else {
+            "the folder does not exist"
         };
         let hint = format!("mkdir -p {shown}");
         return Err(usage(format!("--chdir {shown}: {why}"), hint));

@@ -60,9 +60,10 @@ impl Palette {
     /// The text in a tone.
     pub fn paint(self, tone: Tone, text: &str) -> String {
         let style = self.style(tone);
-        match text.is_empty() {
-            true => String::new(),
-            false => format!("{style}{text}{style:#}"),
+        if text.is_empty() {
+            String::new()
+        } else {
+            format!("{style}{text}{style:#}")
         }
     }
 

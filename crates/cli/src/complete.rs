@@ -32,13 +32,17 @@ const VARIABLE: &str = "DIVVY_COMPLETE";
 /// The user waits for the completion, so the time is short.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Jobs of each state that are offered, the newest. The daemon reads no more, however many it keeps.
+/// Jobs of each state that are offered, the newest. The daemon reads no more, however many it keeps. A shell asks
+/// before it prints more (bash: `completion-query-items`, 100). A shell asks before it prints more than that (bash:
+/// `completion-query-items`, 100).
 const MOST: usize = 100;
 
-/// Ended jobs that are offered, the newest.
+/// Ended jobs that are offered, the newest. Half of the pending ones: a user names an ended job less often, and mostly
+/// one of the last. Half as many as of the others: a user names an ended job less often, and then one of the last.
 const MOST_ENDED: usize = 50;
 
-/// Programs of the `PATH` that are offered.
+/// Programs of the `PATH` that are offered. A prefix of two letters seldom leaves more, and a shell takes longer with
+/// each.
 const MOST_PROGRAMS: usize = 500;
 
 /// Keys of the simulated models.

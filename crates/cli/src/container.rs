@@ -129,9 +129,10 @@ pub fn report_ignored(asked: &ContainerSpec) {
 }
 
 pub fn refusal(refused: &ContainerOptionError) -> Error {
-    let code = match refused.is_escape() {
-        true => ErrorCode::NotAllowed,
-        false => ErrorCode::Usage,
+    let code = if refused.is_escape() {
+        ErrorCode::NotAllowed
+    } else {
+        ErrorCode::Usage
     };
     Error::new(code, refused.to_string()).hint(refused.hint())
 }

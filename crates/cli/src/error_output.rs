@@ -28,9 +28,10 @@ pub fn render(error: &Error, json: bool) -> String {
 /// Tells the failure on stderr and gives its exit code.
 pub fn report(error: &Error, json: bool) -> ExitCode {
     let text = render(error, json);
-    let text = match json {
-        true => text,
-        false => in_colour(&for_stderr(&text), Palette::of_stderr()),
+    let text = if json {
+        text
+    } else {
+        in_colour(&for_stderr(&text), Palette::of_stderr())
     };
     // A closed stderr must not hide the exit code.
     let _ = writeln!(std::io::stderr(), "{text}");

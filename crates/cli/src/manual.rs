@@ -228,6 +228,7 @@ impl<'a> Page<'a> {
 
     /// A usage line with `[OPTIONS]` spelled out where the verb has few.
     fn spelled(&self, usage: &str) -> String {
+        /// A line of a manual page has room for some eight short names; the page of the verb lists all.
         const MOST: usize = 8;
         let flags = self.command.get_arguments().filter(|arg| {
             !arg.is_positional()
@@ -249,11 +250,12 @@ impl<'a> Page<'a> {
             })
             .filter(|flag| !usage.contains(flag.trim_matches(['[', ']'])))
             .collect();
-        match flags.len() <= MOST {
-            true => usage
+        if flags.len() <= MOST {
+            usage
                 .replace("[OPTIONS]", &flags.join(" "))
-                .replace("  ", " "),
-            false => usage.to_owned(),
+                .replace("  ", " ")
+        } else {
+            usage.to_owned()
         }
     }
 
@@ -390,12 +392,11 @@ fn entry(page: &mut Roff, term: &[Inline], text: &str) {
 /// Command lines as they are typed.
 fn examples(page: &mut Roff, verb: &str, notes: &Notes) {
     let top: Vec<String>;
-    let lines = match verb.is_empty() {
-        true => {
-            top = args::examples().map(str::to_owned).collect();
-            &top
-        }
-        false => &notes.examples,
+    let lines = if verb.is_empty() {
+        top = args::examples().map(str::to_owned).collect();
+        &top
+    } else {
+        &notes.examples
     };
     if lines.is_empty() {
         return;

@@ -157,9 +157,10 @@ fn useful(tip: &str) -> Option<String> {
     let shown: Vec<&str> = (names.split(", "))
         .filter(|name| !is_hidden(name.trim_matches('\'')))
         .collect();
-    match shown.is_empty() {
-        true => None,
-        false => Some(format!("{before}subcommand{middle}: {}", shown.join(", "))),
+    if shown.is_empty() {
+        None
+    } else {
+        Some(format!("{before}subcommand{middle}: {}", shown.join(", ")))
     }
 }
 

@@ -130,9 +130,10 @@ fn with(source: &Source, words: &[OsString], args: &args::Submit) -> Result<args
     if merged.job.command.is_empty() {
         merged.job.command.push(OsString::from(shown));
     }
-    let env = match source.header.sbatch.is_empty() {
-        true => BTreeMap::new(),
-        false => variables(asked.env, &merged, shown),
+    let env = if source.header.sbatch.is_empty() {
+        BTreeMap::new()
+    } else {
+        variables(asked.env, &merged, shown)
     };
     merged.file = Some(JobFile {
         script: Script {
@@ -342,9 +343,10 @@ impl Flag {
             (name, long) = ("stdout".to_owned(), "stdout".to_owned());
         }
         let values = matches.get_raw(id).into_iter().flatten();
-        let words = match arg.get_action().takes_values() {
-            false => vec![OsString::from(format!("--{long}"))],
-            true => values.map(|value| joined(&long, value)).collect(),
+        let words = if arg.get_action().takes_values() {
+            values.map(|value| joined(&long, value)).collect()
+        } else {
+            vec![OsString::from(format!("--{long}"))]
         };
         Self {
             name,

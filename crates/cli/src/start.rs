@@ -20,12 +20,15 @@ use crate::{call, output, text};
 
 /// Time for a daemon that another process starts to answer. Measuring contexts on a cold machine takes seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How long the lock may name a process that is gone: its new holder writes its own id right after taking it.
+/// How long the lock may name a process that is gone: its new holder writes its own id right after taking it. Taking
+/// the lock and writing are microseconds apart, so a second later the holder is gone.
 const UNHELD: Duration = Duration::from_secs(1);
+/// A daemon starts within tenths of a second: ten looks in each keep the wait short, and each is one read.
 const PAUSE: Duration = Duration::from_millis(10);
 /// The command reports a longer wait: a daemon's start takes less where the GPUs respond.
 const SILENCE: Duration = Duration::from_secs(3);
-/// How long a daemon that this user does not start may be away: systemd starts one again after 2 s (`RestartSec`).
+/// How long a daemon that this user does not start may be away: systemd starts one again after 2 s (`RestartSec`). So
+/// one restart and a slow start fit; a longer wait would hold up a user whose administrator stopped it.
 const RESTART: Duration = Duration::from_secs(5);
 
 /// Which daemon a job is for.
@@ -64,9 +67,10 @@ impl DaemonWanted<'_> {
         // Simulated GPUs are no other daemon's.
         let is_own =
             self.own || (called.is_systems() && !called.answers() && self.models().is_some());
-        match is_own {
-            true => Ok(call::client_of(&Home::from_env().map_err(other)?.found())),
-            false => Ok(call::client_called(&called)),
+        if is_own {
+            Ok(call::client_of(&Home::from_env().map_err(other)?.found()))
+        } else {
+            Ok(call::client_called(&called))
         }
     }
 }
@@ -276,9 +280,10 @@ fn other_gpus(wanted: &str, node: &Node) -> Error {
     };
     let message = format!("the running daemon serves {serves}, not the simulated {wanted}");
     // No user stops the daemon of all users.
-    let stop = match node.system {
-        true => "",
-        false => "stop it with `divvy daemon --stop`, ",
+    let stop = if node.system {
+        ""
+    } else {
+        "stop it with `divvy daemon --stop`, "
     };
     Error::new(ErrorCode::Conflict, message).hint(format!(
         "omit --sim and DIVVY_SIM to use that daemon, {stop}or set DIVVY_HOME for another daemon"

@@ -16,21 +16,25 @@ use unicode_width::UnicodeWidthChar as _;
 
 use crate::colour::{Palette, Tone};
 
-/// Least width that a text is fitted to, however narrow the terminal.
+/// Least width that a text is fitted to, however narrow the terminal. Half of the usual 80 columns: a narrower one
+/// would break words of the titles.
 pub const NARROWEST: usize = 40;
-/// Between two columns.
+/// Between two columns. One would not be enough where a text has spaces; three take room from texts.
 const GAP: usize = 2;
-/// Width of the last column for which other columns give up nothing.
+/// Width of the last column for which other columns give up nothing. Four or five words: enough for a reason to be read
+/// without breaks.
 const LAST_WANTS: usize = 32;
-/// Least width of the last column in its row. With less, it gets lines of its own.
+/// Least width of the last column in its row. With less, it gets lines of its own. Three words; in a narrower column
+/// each word would stand alone.
 const LAST_LEAST: usize = 24;
 /// Width of a name for which the last column leaves its row.
 const NAME_WANTS: usize = 16;
-/// What any column that can be made narrower keeps, unless the table is still too wide then. Below this it keeps the width of its title.
+/// What any column that can be made narrower keeps, unless the table is still too wide then. Below this it keeps the
+/// width of its title. Enough for a short name or an id; half would leave three letters and an ellipsis.
 const LEAST: usize = 8;
-/// Lines of one row at most.
+/// Lines of one row at most. A longer row hides the rows below it; the text ends with an ellipsis.
 const LINES: usize = 3;
-/// Indent of the last column on lines of its own.
+/// Indent of the last column on lines of its own. Enough to tell the line from a row, and no more room than that.
 const INDENT: usize = 4;
 
 /// How a column may be drawn.
@@ -289,9 +293,10 @@ impl Layout<'_> {
     fn leave_out(&mut self, at: usize, natural: &[usize]) {
         self.shown[at] = false;
         self.widths.clone_from_slice(natural);
-        match self.is_below {
-            true => self.narrow_names(|_| NAME_WANTS),
-            false => self.narrow_last(LAST_WANTS),
+        if self.is_below {
+            self.narrow_names(|_| NAME_WANTS)
+        } else {
+            self.narrow_last(LAST_WANTS)
         }
     }
 
@@ -455,9 +460,10 @@ fn pad(text: &mut String, mut width: usize) {
 /// Columns of a terminal that the text takes: those of its characters, as `wcwidth` of most terminals adds them. A terminal that draws a
 /// sequence as one glyph (an emoji with a skin tone) takes fewer. Most texts are plain, and of those it is their length.
 fn taken(text: &str) -> usize {
-    match text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
-        true => text.len(),
-        false => text.chars().filter_map(|c| c.width()).sum(),
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        text.len()
+    } else {
+        text.chars().filter_map(|c| c.width()).sum()
     }
 }
 

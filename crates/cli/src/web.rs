@@ -58,9 +58,10 @@ pub async fn web(client: Client, args: Web) -> Result<ExitCode, Stop> {
     )?)?;
     let is_for_people = !args.read.output.is_json();
     if is_for_people {
-        say(match args.allow_actions {
-            true => "the page may change your jobs; Ctrl-C ends it",
-            false => "the page only shows; --allow-actions lets it change jobs; Ctrl-C ends it",
+        say(if args.allow_actions {
+            "the page may change your jobs; Ctrl-C ends it"
+        } else {
+            "the page only shows; --allow-actions lets it change jobs; Ctrl-C ends it"
         });
     }
     let client = Arc::new(client);

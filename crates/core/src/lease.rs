@@ -53,14 +53,17 @@ pub use arbiter::{Arbiter, Decision};
 /// Half of a quantum: how far ahead of the others a holder may get, in its own time on the GPU. Two equal tenants hold
 /// for twice this in turn.
 pub const HALF_QUANTUM: Duration = Duration::from_millis(20);
-/// No holder is interrupted sooner, however far behind another tenant is.
+/// No holder is interrupted sooner, however far behind another tenant is. A change of turn takes up to 0.2 ms (`LOOK`
+/// of the ledger's gate), so half would spend a tenth on changes. Double would make small tenants wait twice as long
+/// (015).
 pub const SHORTEST_HOLD: Duration = Duration::from_millis(4);
 /// Longest time given at once; a longer turn is several in a row.
 pub const LONGEST_HOLD: Duration = Duration::from_millis(50);
 /// How long before its end a grant is renewed, so that a turn that goes on has no gap.
 pub const LEAD: Duration = Duration::from_millis(1);
 /// How long a holder may have nothing to do before it loses its turn to one that waits. A program that launches, waits
-/// for the result and launches again has gaps far below this.
+/// for the result and launches again has gaps far below this. Twice as much would leave the GPU idle for a quarter of
+/// the shortest hold.
 pub const GRACE: Duration = Duration::from_millis(1);
 /// How long a holder that stood at the gate may take to begin; twice as long after each time that it did not, up to
 /// [`LONGEST_HOLD`], as processes wake late where the processors are busy. One that is stopped never does: it has to
@@ -68,11 +71,13 @@ pub const GRACE: Duration = Duration::from_millis(1);
 pub const WAKING: Duration = Duration::from_millis(5);
 /// How long a visit lasts at most: what a turn lasts at least.
 pub const VISIT: Duration = SHORTEST_HOLD;
-/// How often the holders are polled while a tenant waits for them.
+/// How often the holders are polled while a tenant waits for them. As long as [`GRACE`], so that an idle holder is seen
+/// within two of it; a shorter one would wake the thread for nothing.
 pub const POLL: Duration = Duration::from_millis(1);
 /// The same for a tenant that uses its GPUs nearly all the time: polling takes CPU time, perhaps from its own program.
 pub const STEADY_POLL: Duration = Duration::from_millis(2);
-/// The most that an overrun is waited out for, in the tenant's own time on the GPU.
+/// The most that an overrun is waited out for, in the tenant's own time on the GPU. A kernel of a second averages out
+/// within ten at half a GPU. A longer debt would stop a slice for what looks like a hang (015).
 pub const LARGEST_DEBT: Duration = Duration::from_secs(1);
 /// How long other tenants wait for work that was begun inside a turn, after its end. Longer kernels overlap with the
 /// next holder's work.

@@ -77,10 +77,7 @@ pub(crate) fn place(
             // The limiter or MIG instances hold a job to its limit, never both.
             let enough =
                 |offers: &[Offer]| u32::try_from(offers.len()).is_ok_and(|found| found >= count);
-            offers = match enough(&parts) {
-                true => parts,
-                false => instances,
-            };
+            offers = if enough(&parts) { parts } else { instances };
             (count, count)
         }
     };

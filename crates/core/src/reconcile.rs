@@ -32,7 +32,7 @@ use crate::units::{Bytes, JobId};
 pub const SLACK: Bytes = Bytes::mib(32);
 
 /// What an honest ledger may be short of, at least: a whole context (300 to 500 MB have been seen), in case its cost
-/// was never charged.
+/// was never charged. Half would take honest programs for a bypass, and double would hide a whole small model.
 pub const HONEST: Bytes = Bytes::mib(512);
 
 /// What may be in use of a GPU and listed for no process before it counts as taken: for each process and once more, as

@@ -130,9 +130,12 @@ fn without(snapshot: &Snapshot, job: JobId) -> Snapshot {
 
 /// The request for each single GPU.
 fn each(amount: Amount, has: u32) -> Result<Amount, ResizeError> {
-    let all = |asked: u32, of_each| match asked == has {
-        true => Ok(of_each),
-        false => Err(ResizeError::OtherCount { has, asked }),
+    let all = |asked: u32, of_each| {
+        if asked == has {
+            Ok(of_each)
+        } else {
+            Err(ResizeError::OtherCount { has, asked })
+        }
     };
     match amount {
         Amount::Share(Share::FULL) => Ok(Amount::ONE_GPU),
@@ -204,9 +207,10 @@ fn granted(usage: Option<&GpuUsage<'_>>, grant: &Grant, size: ResizeTarget) -> G
         let holders = usage.map_or(&[][..], |usage| &usage.holders);
         holders.iter().any(|holder| holder.grant.label == label)
     };
-    let label = match size.share == grant.share {
-        true => grant.label.clone(),
-        false => label(grant.index, size.share, taken),
+    let label = if size.share == grant.share {
+        grant.label.clone()
+    } else {
+        label(grant.index, size.share, taken)
     };
     Grant {
         memory: size.memory,
@@ -349,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_becomes_a_whole_gpu_where_nobody_else_is_and_back() {
+    fn a_part_becomes_a_whole_gpu_without_other_jobs_and_back() {
         let alone = node(1, &["0:0.5"]);
         assert_eq!(resized(&alone, "1"), ["80GiB 1 gpu0"]);
         let whole = node(1, &["0:1"]);

@@ -98,9 +98,10 @@ fn version(agent: &[String]) -> Result<String, Error> {
         && version
             .chars()
             .all(|letter| letter.is_ascii_alphanumeric() || ".+".contains(letter));
-    match is_version {
-        true => Ok(version.to_owned()),
-        false => Err(wrong("it prints no version".to_owned())),
+    if is_version {
+        Ok(version.to_owned())
+    } else {
+        Err(wrong("it prints no version".to_owned()))
     }
 }
 

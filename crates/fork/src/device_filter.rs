@@ -29,7 +29,7 @@ const NAME: [u8; 16] = *b"divvy_devices\0\0\0";
 /// The helper functions that the kernel offers ask for it; the program is part of this crate all the same.
 const LICENSE: &CStr = c"GPL";
 
-/// Programs that one group may have (`BPF_CGROUP_MAX_PROGS`).
+/// Programs that one group may have (`BPF_CGROUP_MAX_PROGS`). The kernel's bound: a list of the kernel never has more.
 const MOST: usize = 64;
 
 // Of linux/bpf.h.
@@ -44,7 +44,7 @@ const CGROUP_DEVICE_ATTACHMENT: u32 = 6;
 const ALLOW_MULTI: u32 = 2;
 const GET_CURRENT_UID_GID: u32 = 15;
 const CHARACTER_DEVICE: u32 = 2;
-/// Reading and writing, as against making a node.
+/// Reading and writing, as against making a node. `BPF_DEVCG_ACC_READ` and `BPF_DEVCG_ACC_WRITE` of linux/bpf.h.
 const READ_OR_WRITE: u32 = 6;
 
 #[repr(C)]
@@ -257,6 +257,7 @@ unsafe fn bpf<T>(command: libc::c_int, attributes: &mut T) -> io::Result<libc::c
 /// Registers: the result, the context, and three that calls keep.
 const R0: u8 = 0;
 const R1: u8 = 1;
+/// The first register that the kernel keeps over calls (bpf(2): R6 to R9).
 const ACCESS: u8 = 6;
 const MAJOR: u8 = 7;
 const UID: u8 = 8;

@@ -68,7 +68,8 @@ use dispatch::Dispatch;
 use identity::CertSource;
 use webhook::SharingMode;
 
-/// How often what nodes publish is noted as being there still.
+/// How often what nodes publish is noted as being there still. The inventory remembers it for an hour (`REMEMBERED`),
+/// so a minute loses nothing, and each note reads every slice.
 const NOTES: Duration = Duration::from_secs(60);
 
 /// The part of the controller that a process runs. The chart runs each in pods of its own, so that neither the memory nor a
@@ -196,17 +197,14 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
     let failed = |address| move |error| ControllerError::Listen { address, error };
     let health = server::listen(args.health_listen).await;
     let (health, health_address) = health.map_err(failed(args.health_listen))?;
-    let door = match answers {
-        true => {
-            let door = server::listen(args.listen).await;
-            let (door, address) = door.map_err(failed(args.listen))?;
-            info!(%address, health = %health_address, namespace, "listening");
-            Some(door)
-        }
-        false => {
-            info!(health = %health_address, namespace, "reconciling");
-            None
-        }
+    let door = if answers {
+        let door = server::listen(args.listen).await;
+        let (door, address) = door.map_err(failed(args.listen))?;
+        info!(%address, health = %health_address, namespace, "listening");
+        Some(door)
+    } else {
+        info!(health = %health_address, namespace, "reconciling");
+        None
     };
 
     let (stop, stopped) = watch::channel(false);
@@ -236,9 +234,10 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
         tasks.spawn(follow);
     }
     let identity = args.identity.clone().unwrap_or_else(host);
-    let steps = match args.any_fraction {
-        true => Steps::Any,
-        false => Steps::Eighths,
+    let steps = if args.any_fraction {
+        Steps::Any
+    } else {
+        Steps::Eighths
     };
     let webhook_of = |mode| webhook::Webhook {
         mode,
@@ -265,36 +264,35 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
         }
         _ => None,
     };
-    let claims = match carriers.is_none() || args.carrier_nodes.is_some() {
-        true => {
-            let bell = watch::Sender::new(0);
-            let known = Arc::new(inventory::SharedInventory::default());
-            let seen = Arc::new(informers::Cache::watch(&client, &bell, &mut tasks));
-            tasks.spawn(note(
-                Arc::clone(&seen),
-                Arc::clone(&known),
-                bell.subscribe(),
-                Arc::clone(&ready),
-            ));
-            let templates = templates::Templates {
+    let claims = if carriers.is_none() || args.carrier_nodes.is_some() {
+        let bell = watch::Sender::new(0);
+        let known = Arc::new(inventory::SharedInventory::default());
+        let seen = Arc::new(informers::Cache::watch(&client, &bell, &mut tasks));
+        tasks.spawn(note(
+            Arc::clone(&seen),
+            Arc::clone(&known),
+            bell.subscribe(),
+            Arc::clone(&ready),
+        ));
+        let templates = templates::Templates {
+            client: client.clone(),
+            seen: Arc::clone(&seen.templates),
+            owner: Arc::clone(&owner),
+        };
+        if reconciles {
+            let work = reconcile::LeaderContext {
                 client: client.clone(),
-                seen: Arc::clone(&seen.templates),
-                owner: Arc::clone(&owner),
+                seen,
+                known: Arc::clone(&known),
+                owner,
+                identity: identity.clone(),
+                nvidia_gpu: args.nvidia_gpu,
             };
-            if reconciles {
-                let work = reconcile::LeaderContext {
-                    client: client.clone(),
-                    seen,
-                    known: Arc::clone(&known),
-                    owner,
-                    identity: identity.clone(),
-                    nvidia_gpu: args.nvidia_gpu,
-                };
-                tasks.spawn(reconcile::lead(work, bell, leading));
-            }
-            Some(webhook_of(SharingMode::Claims { known, templates }))
+            tasks.spawn(reconcile::lead(work, bell, leading));
         }
-        false => None,
+        Some(webhook_of(SharingMode::Claims { known, templates }))
+    } else {
+        None
     };
     let webhook = match (claims, carriers) {
         (Some(claims), Some(carriers)) => Dispatch::Both {
@@ -353,9 +351,10 @@ pub async fn run(args: Args) -> Result<(), ControllerError> {
 /// A scheduler's name, which becomes part of an expression.
 fn scheduler(text: &str) -> Result<String, String> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-    match !text.is_empty() && text.len() <= 253 && text.bytes().all(is_plain) {
-        true => Ok(text.to_owned()),
-        false => Err("write the value of a pod's schedulerName, such as volcano".to_owned()),
+    if !text.is_empty() && text.len() <= 253 && text.bytes().all(is_plain) {
+        Ok(text.to_owned())
+    } else {
+        Err("write the value of a pod's schedulerName, such as volcano".to_owned())
     }
 }
 
@@ -469,9 +468,10 @@ mod tests {
     /// Parts of which the one of this number ends, or panics where it is to.
     async fn breaks(which: usize, panics: bool) -> ControllerError {
         let part = |number| async move {
-            match number == which {
-                true => assert!(!panics, "as a bug would"),
-                false => pending().await,
+            if number == which {
+                assert!(!panics, "as a bug would")
+            } else {
+                pending().await
             }
         };
         let mut tasks = JoinSet::new();

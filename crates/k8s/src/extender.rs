@@ -187,9 +187,10 @@ impl Extender {
         let Some(pod) = PodFacts::of(&question.pod).filter(PodFacts::may_want_gpus) else {
             return (None, Outcome::NotOurs);
         };
-        match self.is_ready() {
-            true => self.state().choose(&pod, &question.nodes, now),
-            false => (None, Outcome::NotReady),
+        if self.is_ready() {
+            self.state().choose(&pod, &question.nodes, now)
+        } else {
+            (None, Outcome::NotReady)
         }
     }
 

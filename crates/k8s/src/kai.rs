@@ -39,7 +39,8 @@ pub use placement::{Misplaced, Placement, placement};
 /// The name of the driver. KAI must not take it for a driver of GPUs.
 pub const DRIVER: &str = "kai.divvy.dev";
 
-/// Between two looks at the tickets and at claims that are gone.
+/// Between two looks at the tickets and at claims that are gone. A fraction pod waits no longer for its ticket; the
+/// webhook and watches do the rest, so this is a safety net.
 const AGAIN: Duration = Duration::from_secs(15);
 
 #[derive(clap::Args)]

@@ -79,9 +79,10 @@ fn main() -> ExitCode {
         Verb::Probe(args) => serve(node::probe::run(args)),
         Verb::Controller(args) => serve(controller::run(args)),
         Verb::Submit(args) => error_output::people(args.is_json(), async || {
-            let client = match args.needs_cluster() {
-                true => Some(error_output::client().await?),
-                false => None,
+            let client = if args.needs_cluster() {
+                Some(error_output::client().await?)
+            } else {
+                None
             };
             submit::run(&args, client.as_ref()).await
         }),

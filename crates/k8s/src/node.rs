@@ -73,12 +73,14 @@ pub(crate) use registration::{is_registration_socket, suffix};
 /// How long a driver that ends waits for its successor: the DaemonSet's controller creates a new pod at once, and its
 /// containers start within seconds. Without a successor (an uninstall) the wait is for nothing.
 const SUCCESSOR: Duration = Duration::from_secs(10);
-/// How long a driver that ends finishes its calls. Kubelet gives up after 45 s (`defaultClientCallTimeout`).
+/// How long a driver that ends finishes its calls. Kubelet gives up after 45 s (`defaultClientCallTimeout`). So longer
+/// would finish calls that kubelet has forgotten.
 pub(crate) const LAST_CALLS: Duration = Duration::from_secs(45);
 /// How long the driver waits for the API server when it starts and ends: kubelet waits for the driver meanwhile. One
 /// write takes some 10 ms.
 const SUSPENDING: Duration = Duration::from_secs(2);
-/// Between two looks for sockets of drivers that were killed.
+/// Between two looks for sockets of drivers that were killed. A dead socket only costs kubelet a failed call, so a
+/// minute is soon enough.
 const SWEEP: Duration = Duration::from_secs(60);
 
 #[derive(clap::Args)]

@@ -61,9 +61,10 @@ pub fn show(args: &Args) -> Result<(), Failure> {
         sizes: args.gpus.iter().copied().collect(),
         ..Inventory::default()
     };
-    let steps = match args.any_fraction {
-        true => Steps::Any,
-        false => Steps::Eighths,
+    let steps = if args.any_fraction {
+        Steps::Any
+    } else {
+        Steps::Eighths
     };
     let mut out = io::stdout().lock();
     for object in objects(args)? {
@@ -78,9 +79,10 @@ pub fn show(args: &Args) -> Result<(), Failure> {
 fn objects(args: &Args) -> Result<Vec<Value>, Failure> {
     let path = &args.filename;
     let mut text = String::new();
-    let read = match path.as_os_str() == "-" {
-        true => io::stdin().read_to_string(&mut text).map(drop),
-        false => fs::read_to_string(path).map(|all| text = all),
+    let read = if path.as_os_str() == "-" {
+        io::stdin().read_to_string(&mut text).map(drop)
+    } else {
+        fs::read_to_string(path).map(|all| text = all)
     };
     read.map_err(|error| Failure::Read {
         path: path.clone(),

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use divvy_ledger::{Control, GpuSpec, ProcessSlot, Slice, SliceSpec};
 
 const LIMIT: u64 = 1 << 36;
+/// Enough pairs that single interruptions disappear in the mean, and less than a second of time.
 const PAIRS: u32 = 200_000;
+/// More than a slice has as a rule, and below its bound of 1024, so that a search of all slots shows.
 const PROCESSES: usize = 300;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -271,10 +271,13 @@ impl Attempt {
     #[inline(always)]
     pub fn step<M: Memory>(&mut self, memory: &M) -> Option<Outcome> {
         self.step = match self.step {
-            Step::Publish => match memory.update(self.slot, |word| word.publish(self.bytes)) {
-                true => Step::ReadLimit,
-                false => Step::Blocked,
-            },
+            Step::Publish => {
+                if memory.update(self.slot, |word| word.publish(self.bytes)) {
+                    Step::ReadLimit
+                } else {
+                    Step::Blocked
+                }
+            }
             Step::Blocked => match memory.load(self.slot) {
                 word if word.undecided() > 0 => Step::Pause(Next::Publish),
                 word => {
@@ -313,17 +316,18 @@ impl Attempt {
                     Step::Pause(Next::Enter)
                 }
             }
-            Step::GiveWay => match self.counted(memory, 0) {
-                false => Step::GiveWay,
-                true => {
+            Step::GiveWay => {
+                if self.counted(memory, 0) {
                     self.used = self.count.total;
                     if self.count.lower_rivals {
                         Step::Pause(Next::GiveWay)
                     } else {
                         Step::Publish
                     }
+                } else {
+                    Step::GiveWay
                 }
-            },
+            }
             Step::Pause(next) => match (memory.pause(), next) {
                 (true, next) => self.go(next),
                 (false, Next::ReadLimit) => Step::Withdraw(Next::Deny),

@@ -21,7 +21,8 @@ use crate::slice::Slice;
 use crate::slot::ProcessSlot;
 use line::{Words, at, decode, encode, line_of};
 
-/// Most allocations, and most other processes, that a record names.
+/// Most allocations, and most other processes, that a record names. A report of a screen: the eight largest are most of
+/// the memory. Each further one takes a word or more of a line of 512 bytes.
 pub const NAMED: usize = 8;
 
 /// Why a process did not get memory.

@@ -80,7 +80,8 @@ impl Drop for Opening {
     }
 }
 
-/// Longest wait for another thread, in nanoseconds: on a busy machine one that was interrupted comes back within some tens of milliseconds.
+/// Longest wait for another thread, in nanoseconds: on a busy machine one that was interrupted comes back within some
+/// tens of milliseconds. So ten times that. The fork waits meanwhile, so seconds would be seen by a user.
 const PATIENCE: u64 = 300_000_000;
 
 /// Tries again and again, for a bounded time, and once after it. Fit for a fork handler.
@@ -105,6 +106,7 @@ fn page() -> io::Result<&'static AtomicU64> {
         // SAFETY: published below, never unmapped.
         return Ok(unsafe { &*present });
     }
+    /// One page of x86-64, which mmap(2) gives at least.
     const SIZE: usize = 4096;
     // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
     let fresh = unsafe {

@@ -56,7 +56,7 @@ pub(crate) fn wait_any(words: &[WaitWord], time: Duration) -> bool {
         flags: u32,
         reserved: u32,
     }
-    /// FUTEX2_SIZE_U32, without FUTEX2_PRIVATE: shared between processes.
+    /// FUTEX2_SIZE_U32, without FUTEX2_PRIVATE: shared between processes. Of linux/futex.h.
     const SHARED_U32: u32 = 2;
 
     let mut all = [FutexWaitv {

@@ -45,7 +45,9 @@ mod context {
     pub const CHARGED: u8 = 2;
 }
 
-/// Least nanoseconds between two looks for dead processes from within refused reservations.
+/// Least nanoseconds between two looks for dead processes from within refused reservations. A program may try again in
+/// a loop, and each look reads every slot. Memory of a killed process took up to 72 ms to return (docs/hardware.md), so
+/// 5 ms add little.
 const REAP_INTERVAL_NS: u64 = 5_000_000;
 
 impl ProcessSlot {
@@ -381,11 +383,16 @@ pub(crate) struct BoundedWait {
 }
 
 impl BoundedWait {
+    /// About as long as a decision takes: more spins would only take time from the thread that decides.
     const SPINS: u32 = 32;
+    /// A millisecond is a scheduler's tick: yielding for longer is busy waiting.
     const YIELD_NS: u64 = 1_000_000;
+    /// Short beside the second of the bound, and long enough that a waiting thread takes no processor.
     const SLEEP_NS: u64 = 100_000;
+    /// A look costs system calls; twenty in a second find a death soon enough.
     const LOOK_NS: u64 = 50_000_000;
-    /// After this much, a rival has been stopped in the very middle; its bytes count as taken.
+    /// After this much, a rival has been stopped in the very middle; its bytes count as taken. A process that runs
+    /// decides within microseconds, so a whole second means a stop, as by SIGSTOP.
     const END_NS: u64 = 1_000_000_000;
 
     /// Waits a little. A long wait calls `look` now and then. Returns `false`, without waiting, once the wait has been

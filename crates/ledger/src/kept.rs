@@ -48,9 +48,10 @@ pub fn is_of_descriptors(dir: &Path) -> bool {
 /// The path of a slice's file in its folder, or the descriptor that leads to it.
 pub(crate) fn file_in(dir: &Path, name: &str) -> PathBuf {
     let file = dir.join(name);
-    match is_of_descriptors(dir) {
-        true => descriptor(dir, name).unwrap_or(file),
-        false => file,
+    if is_of_descriptors(dir) {
+        descriptor(dir, name).unwrap_or(file)
+    } else {
+        file
     }
 }
 

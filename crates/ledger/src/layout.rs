@@ -15,27 +15,34 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
-/// Most GPUs in one slice.
+/// Most GPUs in one slice. Machines have eight, and HGX boards up to 16. Each further one takes a cell in every slot,
+/// so the files stay small.
 pub const GPUS: usize = 16;
 /// Names of the files of a slice.
 pub(crate) const CONTROL_NAME: &str = "control";
 pub(crate) const SLOTS_NAME: &str = "slots";
-/// Most processes in one slice at one time.
+/// Most processes in one slice at one time. A training of 16 GPUs with 32 loader processes each has half of it. The
+/// bitmap of slots is two cache lines.
 pub const SLOTS: usize = 1024;
-/// Longest id of a slice, in bytes.
+/// Longest id of a slice, in bytes. The id of a ClearML task has 32 and a UUID 36, so longer names are cut by no known
+/// front end.
 pub const ID_BYTES: usize = 64;
-/// Most allocations that the processes of a slice can share at one time.
+/// Most allocations that the processes of a slice can share at one time. Sharing by handles is for buffers of
+/// communication: some in each pair of 16 processes. More are refused with a message. More than programs in use have:
+/// sharing by handles is for buffers of communication. Twice as many would double a table that each look reads.
 pub const SHARED: usize = 256;
 /// Refusals of a slice that are kept: the first half of them, and the last half.
 pub const DENIALS: usize = 16;
-/// Words of the bitmap of slots in use.
+/// Words of the bitmap of slots in use. A word has 64 bits, so it fits 64 slots.
 pub(crate) const LIVE_WORDS: usize = SLOTS / 64;
-/// Words of a bitmap of shared allocations.
+/// Words of a bitmap of shared allocations. A word has 64 bits, so it fits 64 allocations.
 pub(crate) const SHARED_WORDS: usize = SHARED / 64;
-/// Words of a record of the denial log.
+/// Words of a record of the denial log. 512 bytes: room for eight allocations, eight processes and the names, as
+/// [`crate::denial`] lays them out.
 pub(crate) const DENIAL_WORDS: usize = 64;
 
-/// Version of both layouts; a file of another version is refused.
+/// Version of both layouts; a file of another version is refused. A change of layout raises it by one; it has no other
+/// bound. A change of the layout takes the next number.
 pub const VERSION: u32 = 2;
 pub(crate) const CONTROL_MAGIC: u64 = u64::from_ne_bytes(*b"DIVVYctl");
 pub(crate) const SLOTS_MAGIC: u64 = u64::from_ne_bytes(*b"DIVVYslt");

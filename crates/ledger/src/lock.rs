@@ -29,7 +29,8 @@ pub(crate) fn change(slot: usize) -> i64 {
     (1 << 20) + slot as i64
 }
 
-/// The byte that is locked while the table of shared allocations changes.
+/// The byte that is locked while the table of shared allocations changes. Behind the bytes of the slots' changes above,
+/// which leave room for 1 Mi slots; a lock of a byte needs no file of that size (fcntl(2)).
 pub(crate) const SHARED: i64 = 2 << 20;
 
 /// Locks a byte; `false` when another open file has it.

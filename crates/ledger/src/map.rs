@@ -177,9 +177,10 @@ pub(crate) struct FileIdentity {
 impl FileIdentity {
     /// The identity of the file at a path, symlinks not followed.
     pub fn at(path: &Path) -> io::Result<Self> {
-        let status = match kept::is_descriptor(path) {
-            true => fs::metadata(path),
-            false => fs::symlink_metadata(path),
+        let status = if kept::is_descriptor(path) {
+            fs::metadata(path)
+        } else {
+            fs::symlink_metadata(path)
         };
         status.map(|status| Self::of(&status))
     }
@@ -215,9 +216,10 @@ pub(crate) fn open_as(
 ) -> Result<(File, u64, FileIdentity), OpenError> {
     let user = user();
     // The kernel shows a descriptor as a link.
-    let links = match kept::is_descriptor(path) {
-        true => 0,
-        false => libc::O_NOFOLLOW,
+    let links = if kept::is_descriptor(path) {
+        0
+    } else {
+        libc::O_NOFOLLOW
     };
     // O_NONBLOCK: a pipe put in the file's place must not hang its opener.
     let file = OpenOptions::new()

@@ -121,9 +121,10 @@ impl Slice {
         let kept = kept::folder(supervisor, id);
         // The pid may have become another process's since.
         let is_kept = || Self::open(&kept).is_ok_and(|slice| slice.spec().id == id);
-        match [CONTROL_NAME, SLOTS_NAME].iter().any(is_gone) && is_kept() {
-            true => kept,
-            false => dir.to_owned(),
+        if [CONTROL_NAME, SLOTS_NAME].iter().any(is_gone) && is_kept() {
+            kept
+        } else {
+            dir.to_owned()
         }
     }
 
@@ -163,9 +164,10 @@ impl Slice {
         kind: map::Kind,
         write: bool,
     ) -> Result<(File, map::FileIdentity), OpenError> {
-        let (path, name) = match kind.magic == map::CONTROL.magic {
-            true => (&self.control, CONTROL_NAME),
-            false => (&self.slots, SLOTS_NAME),
+        let (path, name) = if kind.magic == map::CONTROL.magic {
+            (&self.control, CONTROL_NAME)
+        } else {
+            (&self.slots, SLOTS_NAME)
         };
         let (file, generation, was) = match map::open_as(path, kind, write) {
             Err(OpenError::Missing { path }) => {

@@ -5,7 +5,7 @@ mod allocate;
 use divvy_core::rank::{LeftOver, tightest_first};
 use divvy_core::{Bytes, Share};
 
-/// Thousandths of a whole GPU: sums over several GPUs are no [`Share`].
+/// Thousandths of a whole GPU: sums over several GPUs are no [`Share`]. The unit must be [`Share`]'s.
 pub const WHOLE: u32 = 1000;
 
 /// GPU models that a request accepts, as bits by the model's index; an empty set accepts every model.
@@ -16,7 +16,7 @@ impl ModelSet {
     /// Every model.
     pub const ANY: Self = Self(0);
 
-    /// The number of models that a cluster can have.
+    /// The number of models that a cluster can have. So a set of them fits one word.
     pub const MOST: usize = 64;
 
     /// The set with this model as well. The index must be below [`ModelSet::MOST`].

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::node::{Cluster, Node, Shape};
 
-/// Scores that are kept at once. A further shape empties the store.
+/// Scores that are kept at once. A further shape empties the store. As many as a mix keeps apart, so that a training
+/// never empties it.
 const MOST_SHAPES: usize = 1024;
 
 /// The scores of one cluster's nodes, by shape.

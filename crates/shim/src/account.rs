@@ -22,7 +22,8 @@ use crate::device::Devices;
 use crate::oom_report::{self, ReportLimiter};
 use crate::process;
 
-/// Between two looks whether dead processes' memory has come back.
+/// Between two looks whether dead processes' memory has come back. As long as the ledger's own interval of looks:
+/// shorter ones would find nothing new, and memory returned within 72 ms (docs/hardware.md).
 const PATIENCE: Duration = Duration::from_millis(5);
 
 pub struct ProcessAccount {

@@ -101,9 +101,10 @@ impl Contexts {
     /// The context in which the current thread allocates, as [`crate::charge::pointers::Allocation::context`] has it.
     #[inline]
     pub fn of_allocation(&self) -> usize {
-        match self.any_created.load(Acquire) {
-            false => PRIMARY,
-            true => device::current_context() as usize,
+        if self.any_created.load(Acquire) {
+            device::current_context() as usize
+        } else {
+            PRIMARY
         }
     }
 

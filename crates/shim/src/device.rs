@@ -10,7 +10,8 @@ use crate::oom_report;
 use crate::process::{self, LimiterState};
 use crate::route::function::driver;
 
-/// More ordinals than a machine has; others are asked for each time.
+/// More ordinals than a machine has; others are asked for each time. Four times the most GPUs of a slice, so that no
+/// machine in use exceeds it.
 const ORDINALS: usize = 64;
 
 /// A slice is a part of a whole GPU.

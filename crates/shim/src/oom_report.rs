@@ -26,9 +26,11 @@ use crate::device::{self, DeviceMembership};
 use crate::process;
 use crate::table::real;
 
-/// Between two records of a process that is refused again and again.
+/// Between two records of a process that is refused again and again. Ten records in a second show a loop; more would
+/// only push other processes' records out of the log.
 const INTERVAL_NS: u64 = 100_000_000;
-/// How many it may write at once.
+/// How many it may write at once. A program that falls back to smaller sizes tries a few times: all of these stand in
+/// the report, and leave room in its 16 lines.
 const AT_ONCE: u64 = 4;
 
 /// The reservation attempt of the call that runs in this thread.

@@ -114,9 +114,10 @@ pub fn log_once(text: impl FnOnce() -> String) {
 
 /// Says that allocations are refused, once in this process.
 pub fn log_refusal(cause: &str) {
-    let switch = match is_switched_off() && account().is_none() {
-        true => format!("; {SWITCH}=off is ignored without a valid slice"),
-        false => String::new(),
+    let switch = if is_switched_off() && account().is_none() {
+        format!("; {SWITCH}=off is ignored without a valid slice")
+    } else {
+        String::new()
     };
     log_once(|| format!("GPU memory is refused: {cause}{switch}; {}", remedy()));
 }
@@ -132,9 +133,10 @@ fn remedy() -> String {
         return REMEDY.to_owned();
     }
     // A form with mounts has more than the slice below that folder.
-    let bound = match folder == Path::new(MOUNTED) {
-        true => folder.parent().unwrap_or(&folder),
-        false => &folder,
+    let bound = if folder == Path::new(MOUNTED) {
+        folder.parent().unwrap_or(&folder)
+    } else {
+        &folder
     };
     format!(
         "in a sandbox of job {}, bind {} into it, writable",

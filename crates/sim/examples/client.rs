@@ -35,6 +35,7 @@ type Function = unsafe extern "C" fn(
     u64,
 ) -> u32;
 
+/// Room for any variable of the tests' scripts, and so enough.
 const VARIABLE_BYTES: usize = 1024;
 
 #[derive(Default)]

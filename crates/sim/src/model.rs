@@ -7,7 +7,8 @@ pub mod mig;
 
 use serde::Deserialize;
 
-/// The most GPUs one state file can hold.
+/// The most GPUs one state file can hold: as many as a slice's ledger has (`GPUS`), so that a slice of all of them can
+/// be tested.
 pub const MAX_GPUS: usize = 16;
 
 /// One GPU type. Memory figures are MiB as NVML reports them, clocks MHz, power watts.

@@ -87,12 +87,11 @@ fn unshare() -> Result<(), MountError> {
 }
 
 fn create(target: &Path, is_folder: bool) -> io::Result<()> {
-    match is_folder {
-        true => fs::create_dir_all(target),
-        false => {
-            fs::create_dir_all(target.parent().unwrap_or(target))?;
-            File::create_new(target).map(|_| ())
-        }
+    if is_folder {
+        fs::create_dir_all(target)
+    } else {
+        fs::create_dir_all(target.parent().unwrap_or(target))?;
+        File::create_new(target).map(|_| ())
     }
 }
 

@@ -81,10 +81,11 @@ static GPU_MEMORY: SpankOption = SpankOption {
 
 extern "C" fn gpu_memory(_value: c_int, argument: *const c_char, _remote: c_int) -> c_int {
     guarded(|| {
-        let text = match argument.is_null() {
-            true => None,
+        let text = if argument.is_null() {
+            None
+        } else {
             // SAFETY: Slurm passes the argument of the option, a C string that lives during the call.
-            false => unsafe { CStr::from_ptr(argument) }.to_str().ok(),
+            unsafe { CStr::from_ptr(argument) }.to_str().ok()
         };
         hooks::take_gpu_memory(text.unwrap_or_default())
     })
@@ -115,9 +116,10 @@ fn arguments(count: c_int, words: *mut *mut c_char) -> Vec<String> {
         let word = unsafe { CStr::from_ptr(word) };
         word.to_string_lossy().into_owned()
     };
-    match words.is_null() {
-        true => Vec::new(),
-        false => (0..count).map(word).collect(),
+    if words.is_null() {
+        Vec::new()
+    } else {
+        (0..count).map(word).collect()
     }
 }
 

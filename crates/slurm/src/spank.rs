@@ -16,7 +16,8 @@ pub const SUCCESS: c_int = 0;
 const JOB_ID: c_int = 2;
 const LOCAL_TASK_COUNT: c_int = 6;
 
-/// The longest variable of a job that the plugin reads.
+/// The longest variable of a job that the plugin reads. The kernel's bound of one argument or variable
+/// (`MAX_ARG_STRLEN`, execve(2)).
 const LONGEST_VARIABLE: usize = 128 << 10;
 
 /// The address of a function of the loading program; null without one.

@@ -24,9 +24,10 @@ pub fn simulate(args: &args::Simulate) -> Outcome {
     let adds_gpus = args.gpus.as_deref().is_some_and(|gpus| gpus.contains('+'));
     let mode = args
         .mode
-        .unwrap_or(match args.question.is_asked() || adds_gpus {
-            true => Mode::Waits,
-            false => Mode::Fill,
+        .unwrap_or(if args.question.is_asked() || adds_gpus {
+            Mode::Waits
+        } else {
+            Mode::Fill
         });
     if let Some(file) = &args.svg {
         chart::refuse_unwritable(file)?;

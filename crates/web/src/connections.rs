@@ -14,7 +14,8 @@ use tokio::sync::Notify;
 
 use crate::deadline::ReadCounter;
 
-/// Of one caller. A client has one connection for each call that goes on: `wait`, `logs -f`.
+/// Of one caller. A client has one connection for each call that goes on: `wait`, `logs -f`. So 512 is hundreds of such
+/// calls at once, more than a script needs. It is also half of the usual bound of 1024 descriptors (024).
 pub const MOST: usize = 512;
 
 /// A panic elsewhere leaves these counts whole.

@@ -58,9 +58,10 @@ impl Timer for HeadTimer {
     fn sleep_until(&self, deadline: Instant) -> Pin<Box<dyn Sleep>> {
         let heard_before = self.heard.times();
         let has_begun = heard_before == 0;
-        let until = match has_begun {
-            true => deadline,
-            false => Instant::now() + self.deadlines.idle,
+        let until = if has_begun {
+            deadline
+        } else {
+            Instant::now() + self.deadlines.idle
         };
         Box::pin(Head {
             head: self.deadlines.head,

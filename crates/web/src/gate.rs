@@ -20,7 +20,8 @@ const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const DESTINATION: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
-/// Longest part of a header that a refusal repeats.
+/// Longest part of a header that a refusal repeats. A host name in use is shorter than that; a header may have
+/// kilobytes, which would fill the log.
 const MOST_SHOWN: usize = 100;
 
 /// A name under which browsers reach the page: `lab1.example`, or `lab1.example:8443` for one port alone.
@@ -154,12 +155,13 @@ impl Gate {
         };
         let http = origin.strip_prefix("http://").map(|rest| (80, rest));
         let https = origin.strip_prefix("https://").map(|rest| (443, rest));
-        match http.or(https).is_some_and(is_own) {
-            true => Ok(()),
-            false => Err(foreign(format!(
+        if http.or(https).is_some_and(is_own) {
+            Ok(())
+        } else {
+            Err(foreign(format!(
                 "a page of another origin sent the request: {}",
                 shown(origin)
-            ))),
+            )))
         }
     }
 
@@ -172,12 +174,13 @@ impl Gate {
         let opens = only(headers, &MODE)? == Some("navigate")
             && only(headers, &DESTINATION)? == Some("document");
         let is_read = matches!(*method, Method::GET | Method::HEAD);
-        match opens && is_read && uri.path() == "/" {
-            true => Ok(()),
-            false => Err(foreign(format!(
+        if opens && is_read && uri.path() == "/" {
+            Ok(())
+        } else {
+            Err(foreign(format!(
                 "a page of another site sent the request: Sec-Fetch-Site {}",
                 shown(site)
-            ))),
+            )))
         }
     }
 }

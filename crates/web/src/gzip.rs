@@ -56,9 +56,10 @@ pub async fn compress<B: Body>(
         response.headers_mut().insert(VARY, vary);
     }
     // A browser asks for a file of the page once, and for the board each second.
-    let level = match kind(response.headers()).starts_with(b"text/") {
-        true => CompressionLevel::Default,
-        false => CompressionLevel::Fastest,
+    let level = if kind(response.headers()).starts_with(b"text/") {
+        CompressionLevel::Default
+    } else {
+        CompressionLevel::Fastest
     };
     let mut given = Some(response);
     let once = service_fn(move |_: Request<()>| {
@@ -200,9 +201,10 @@ mod tests {
             assert_eq!(is_gzip, is_short, "{kind} {accepts} {}", body.len());
             let is_text = kind.contains("json") || kind.starts_with("text/javascript");
             assert_eq!(answer.headers().contains_key(VARY), is_text);
-            match is_short {
-                true => assert_eq!(read(answer), body),
-                false => assert_eq!(whole(answer), body),
+            if is_short {
+                assert_eq!(read(answer), body)
+            } else {
+                assert_eq!(whole(answer), body)
             }
         }
     }

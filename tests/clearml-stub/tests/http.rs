@@ -75,7 +75,7 @@ fn a_call_may_have_any_method_and_version_and_its_answer_an_envelope() {
 }
 
 #[test]
-fn whoever_calls_is_known_by_keys_or_by_a_token_of_some_age() {
+fn a_caller_is_known_by_keys_or_by_a_token_of_some_age() {
     let stub = Stub::start();
     let codes =
         |authorization: &str, path: &str| codes(send(&stub, "POST", path, authorization, "{}"));

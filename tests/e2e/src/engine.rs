@@ -174,9 +174,10 @@ impl Engine {
             .stderr(Stdio::piped())
             .output_bounded()
             .expect("docker was found");
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
         }
     }
 
@@ -470,11 +471,12 @@ fn available(kind: Kind) -> Result<(), String> {
         // The lists may be old or not there.
         let _ = apt(&["update"]) && apt(&install);
     }
-    match programs.iter().all(has) {
-        true => Ok(()),
-        false => Err(format!(
+    if programs.iter().all(has) {
+        Ok(())
+    } else {
+        Err(format!(
             "Of {programs_are} not all are here, and `apt-get install {packages_are}` does not bring them."
-        )),
+        ))
     }
 }
 

@@ -269,9 +269,10 @@ impl Home {
     /// A command with this instance's environment and none of the caller's.
     #[must_use]
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = match self.first {
-            true => Command::new("nice"),
-            false => Command::new(&program),
+        let mut command = if self.first {
+            Command::new("nice")
+        } else {
+            Command::new(&program)
         };
         if self.first {
             command.arg("--adjustment=-20").arg(program);

@@ -13,7 +13,8 @@ use super::tree::copy;
 use crate::cargo::root;
 use crate::steps::run;
 
-/// Most commands of the guide.
+/// Most commands of the guide. A newcomer types them by hand and expects a result within five minutes, so each has half
+/// a minute.
 const MOST: usize = 10;
 
 /// The guide takes seconds; a machine that is busy takes longer.

@@ -51,7 +51,7 @@ impl Source {
 }
 
 /// The folder of the child modules of a file.
-fn folder(file: &str) -> &str {
+pub fn folder(file: &str) -> &str {
     let stem = file.strip_suffix(".rs").unwrap_or(file);
     ["/lib", "/main", "/mod"]
         .into_iter()

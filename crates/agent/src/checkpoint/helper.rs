@@ -24,10 +24,12 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the driver may take to start and to answer: seconds on a machine with many GPUs (inferred).
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Memory is copied faster than this over any bus that a GPU is on (inferred).
+/// Memory is copied faster than this over any bus that a GPU is on (inferred). A lower figure would wait longer for a
+/// copy that hangs; PCIe 3 has fifty times this rate.
 const MIN_COPY_RATE: Bytes = Bytes::mib(256);
 
-/// Interval of checking whether a process has reached a state.
+/// Interval of checking whether a process has reached a state. A copy takes seconds, so it ends a hundredth later at
+/// most; a shorter pause would be busy waiting.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// What is to be done.

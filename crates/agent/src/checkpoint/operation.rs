@@ -24,12 +24,15 @@ use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
 use crate::host::process::{self, Process};
 
-/// Interval of searching for processes that have come to use a GPU, or were started, meanwhile.
+/// How many searches for processes that have come to use a GPU, or were started, meanwhile. More than a job needs whose
+/// start is over; one that forks for ever would have no end.
 const MAX_PASSES: usize = 16;
 
-/// How long the driver may go on listing a process after its memory was offloaded.
+/// How long the driver may go on listing a process after its memory was offloaded. The driver listed killed processes
+/// for 72 ms (docs/hardware.md), so this leaves room for a busy host.
 const LISTED: Duration = Duration::from_secs(5);
 
+/// A copy takes seconds, so this adds little; a shorter pause would be busy waiting.
 const LOOK: Duration = Duration::from_millis(20);
 
 pub struct OpRunner {

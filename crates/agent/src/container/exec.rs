@@ -21,10 +21,12 @@ use super::run::code;
 use crate::exec::proxy::{ClientStreams, QUEUE, reserve_input, write_input};
 use crate::host::process::Process;
 
-/// Between two polls of whether a program has ended; the engine does not announce it.
+/// Between two polls of whether a program has ended; the engine does not announce it. So an end is seen as soon as a
+/// user notices; each poll is a call of the engine, so not oftener.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// How often it is asked, once the program's output has come to its end.
+/// How often it is asked, once the program's output has come to its end. So ten seconds: a busy engine takes longer
+/// than one, and after ten the client would think it hangs.
 const TIMES: u32 = 500;
 
 /// A program that the engine has started in a container.

@@ -34,11 +34,13 @@ const LOADERS: [&str; 2] = ["/lib/ld-linux-aarch64.so.1", "/lib/ld-musl-aarch64.
 const LIBC: &str = "libc.so.6";
 const LIBGCC: &str = "libgcc_s.so.1";
 
-/// Enough of a program for its program headers and the name of its loader.
+/// Enough of a program for its program headers and the name of its loader. Linkers place both within the first pages,
+/// so double would be read for nothing.
 const HEAD: usize = 64 << 10;
-/// More than any libc or passwd has.
+/// More than any libc or passwd has. The bound is for an image that must not fill the daemon's memory.
 const WHOLE: usize = 64 << 20;
-/// More than a file of accounts has.
+/// More than a file of accounts has. So 40,000 accounts of 100 bytes fit; a larger file must not fill the daemon's
+/// memory.
 const MOST_ACCOUNTS: usize = 4 << 20;
 /// As the kernel follows them (`MAXSYMLINKS`).
 const LINKS: usize = 40;
@@ -354,6 +356,7 @@ fn unsaid(path: &str) -> Error {
 /// 100, 108 and 116 (POSIX ustar). A number that needs an extended header is not root's. The mode's group bits are also
 /// the mask of an access control list (acl(5)).
 fn is_roots(mut archive: &[u8]) -> bool {
+    /// The block of a tar archive (POSIX ustar), so its headers have this size.
     const BLOCK: usize = 512;
     let octal = |field: &[u8]| {
         let digits = String::from_utf8_lossy(field);
@@ -383,6 +386,7 @@ fn is_roots(mut archive: &[u8]) -> bool {
 /// The contents of the first regular file in an archive, as far as they are there: headers of 512 bytes with the size
 /// in octal digits at 124 and the kind at 156, contents filled up to 512 (POSIX ustar).
 fn first_file(mut archive: &[u8]) -> Option<&[u8]> {
+    /// The block of a tar archive (POSIX ustar), so its headers have this size.
     const BLOCK: usize = 512;
     loop {
         let header = archive.get(..BLOCK)?;

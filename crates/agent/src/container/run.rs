@@ -31,10 +31,12 @@ use make::ContainerCreation;
 use output::Attached;
 use signals::{SignalEvent, Signals};
 
-/// Between two questions to an engine that does not answer.
+/// Between two questions to an engine that does not answer. An engine restarts within seconds, so a shorter pause would
+/// only load its start.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// How many searches for a missing container fail before it counts as missing: it may be about to be created.
+/// How many searches for a missing container fail before it counts as missing: it may be about to be created. So a
+/// second and a half, longer than a creation that was already accepted takes.
 const LOOKS: u32 = 3;
 
 /// One job, for as long as this process supervises it.

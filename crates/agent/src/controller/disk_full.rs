@@ -20,10 +20,12 @@ use crate::host::error::error_chain;
 use crate::journal::StoreError;
 use crate::model::validate::limits;
 
-/// The delay before the daemon checks a full disk again.
+/// The delay before the daemon checks a full disk again. A user who frees room waits no longer than that; a shorter
+/// delay would be busy waiting.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Each byte of a submission is written three times: to the log, to the database and to the job record.
+/// Each byte of a submission is written three times: to the log, to the database and to the job record. So less room
+/// than that could fail between two of them.
 const COPIES: u64 = 3;
 
 /// Creates the journal's reserve, so that a job's end can be journaled on a full disk.

@@ -28,7 +28,8 @@ const SIMULATED: &str = "sim";
 /// How often the journal notes that a GPU is still listed, so that most starts write nothing about it.
 const NOTED: SignedDuration = SignedDuration::from_hours(24);
 
-/// Most differences that one event, and most lines that the node, tells.
+/// Most differences that one event, and most lines that the node, tells. More than eight GPUs have as a rule; a longer
+/// text hides the first difference.
 const MOST_TOLD: usize = 16;
 
 /// The GPUs of this start, and what is different since the last one.

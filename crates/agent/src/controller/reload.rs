@@ -25,7 +25,7 @@ use crate::gpu::Device;
 use crate::host::live::Live;
 use crate::journal::StoreError;
 
-/// Jobs that a refusal names.
+/// Jobs that a refusal names. A longer list hides the reason; the count follows.
 const MOST_NAMED: usize = 5;
 
 /// Reads the file for each request to reload it, one request at a time.

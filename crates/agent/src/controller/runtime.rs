@@ -295,7 +295,8 @@ pub struct Shortage {
 }
 
 impl Shortage {
-    /// The delay between two attempts, as each is journaled.
+    /// The delay between two attempts, as each is journaled. Half would double what is journaled while memory is short,
+    /// and a user notices no second.
     pub const REST: Duration = Duration::from_secs(2);
 
     pub fn is_resting(&self) -> bool {

@@ -51,7 +51,8 @@ use crate::model::job::Job;
 use crate::model::mig_instance::MigSlot;
 use crate::supervisor::handle::SupervisorHandle;
 
-/// How often the controller checks every active job.
+/// How often the controller checks every active job. So a job's end without an event is seen within it; each check
+/// reads some files, so half would double that.
 pub const TICK: Duration = Duration::from_millis(250);
 
 /// Everything that the controller knows of the node.

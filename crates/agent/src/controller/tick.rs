@@ -23,7 +23,8 @@ use crate::controller::{active_set, observe, sharing};
 use crate::host::clock::Instant;
 use crate::journal::StoreError;
 
-/// How long a client of a pending job may be silent.
+/// How long a client of a pending job may be silent. Clients call each 20 s or less, so one call may be late; longer
+/// would keep a place for a client that is gone.
 const CLIENT_SILENCE: Duration = Duration::from_secs(30);
 
 /// Checks active jobs, silent clients and ended supervisors, and tells each job's processes that the daemon lives.

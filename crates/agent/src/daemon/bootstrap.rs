@@ -236,7 +236,7 @@ fn ask(simulated: Option<&Path>) -> Result<(Source, Observation, String), Source
 }
 
 /// Attempts to observe the GPUs at start, at the usual interval, while one does not answer: most often another process
-/// queries or changes it at that moment. A lost GPU stays lost.
+/// queries or changes it at that moment. A lost GPU stays lost. So more would only delay the start.
 const OBSERVE_ATTEMPTS: u32 = 3;
 
 /// Returns the observation with the most answers.

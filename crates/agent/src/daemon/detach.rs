@@ -17,7 +17,8 @@ use crate::host::error::internal;
 /// How long a start may take: measuring contexts on a cold machine takes seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Interval of checking it.
+/// Interval of checking it. The start takes tenths of a second, so this adds little; a shorter pause would take its
+/// processor.
 const LOOK: Duration = Duration::from_millis(5);
 
 pub fn start(home: &Home) -> Result<(), Error> {

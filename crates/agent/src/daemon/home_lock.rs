@@ -9,7 +9,8 @@ use divvy_api::v1::{Error, ErrorCode};
 
 use crate::host::lock_file;
 
-/// How long a child of a dead daemon may still hold its lock.
+/// How long a child of a dead daemon may still hold its lock. A child ends or executes another program within moments;
+/// longer would hide that another daemon runs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Interval of the attempts to take the lock.

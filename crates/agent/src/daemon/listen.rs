@@ -23,7 +23,8 @@ use crate::host::user;
 use crate::http::socket::{Socket, SocketPlace};
 use crate::http::token::Token;
 
-/// Between two attempts to listen on a TCP address that another program holds.
+/// Between two attempts to listen on a TCP address that another program holds. A program that restarts frees its port
+/// within seconds; a shorter pause would only fill the log.
 const RETRY: Duration = Duration::from_secs(3);
 
 /// The listeners before they are opened: all their errors are found first.

@@ -19,7 +19,8 @@ use crate::job_dir::{JobDir, StartRecord};
 /// How long a supervisor may take to listen. It does little else.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Interval of checking for a socket that is being opened.
+/// Interval of checking for a socket that is being opened. The other side opens it soon, so a longer pause would be
+/// felt by a user who types.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// The supervisor of a job is stopped (SIGSTOP): it takes no call until it goes on.
@@ -27,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(1);
 #[error("pid {0} is stopped")]
 pub struct SupervisorStopped(pub u32);
 
-/// Bytes of a word: a path or two are in it at most.
+/// Bytes of a word: a path or two are in it at most. Paths have 4,096 bytes at most (Linux), so this leaves room.
 const LONGEST: usize = 64 << 10;
 
 /// Calls the supervisor of the job in this folder; its answers are lines on the stream.

@@ -26,14 +26,16 @@ use tokio::task::JoinSet;
 use super::ExecReply;
 use super::terminal::resize;
 
-/// Frames that may be on their way to a guest, or from it.
+/// Frames that may be on their way to a guest, or from it. So a megabyte at most; a longer queue would go on printing
+/// after Ctrl-C.
 pub const QUEUE: usize = 16;
 
 /// How long silence means that an ended guest has no more output: a background process may hold its output open. The
-/// guest's own output lies in the pipe or terminal by then.
+/// guest's own output lies in the pipe or terminal by then. So it only needs to be read; longer would delay each
+/// prompt.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Most that is read at a time.
+/// Most that is read at a time. More would delay keys behind it, and less would take more calls.
 const PIECE: usize = if LARGEST < 16 << 10 {
     LARGEST
 } else {

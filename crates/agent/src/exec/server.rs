@@ -21,7 +21,8 @@ use crate::host::process;
 /// deleted.
 pub const OPEN_EXEC_SIGNAL: i32 = signal_hook::consts::SIGUSR1;
 
-/// Guests of one job at once. Each is a descriptor of its supervisor, which has 1024 as a rule.
+/// Guests of one job at once. Each is a descriptor of its supervisor, which has 1024 as a rule. So they take an eighth
+/// of it; the streams of the job and of each session need the others.
 const MAX_SESSIONS: usize = 128;
 
 /// How long the rest of a call may take to come. The daemon sends it in one go.

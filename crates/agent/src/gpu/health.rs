@@ -16,7 +16,8 @@ use crate::host::error::error_chain;
 /// A GPU's errors are asked for no more often: the driver may take long to read them, and they seldom change.
 pub const INTERVAL: Duration = Duration::from_secs(10);
 
-/// The most Xid events of one observation. A faulty program can raise them without end.
+/// The most Xid events of one observation. A faulty program can raise them without end. So the first ones are kept,
+/// which name the cause; all would fill the journal.
 pub const MAX_XIDS: usize = 64;
 
 /// What the driver counts of a GPU's errors; `None` for what this GPU does not count.

@@ -33,7 +33,7 @@ pub const INTERVAL: Duration = MEAN_GAP;
 /// Also while the driver cannot be asked, so that its GPUs are served soon after it can.
 pub const IDLE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// For how long that is.
+/// For how long that is. The driver returns memory of a job within a second; so ends and starts in a row wake no GPU.
 const SETTLE: Duration = Duration::from_secs(30);
 
 /// Interval of observations after that, so that GPUs may power down.
@@ -45,13 +45,15 @@ const FRESH_READS: u32 = 3;
 /// Readers are counted anew after so long without one.
 const READERS_GONE: Duration = Duration::from_secs(60);
 
-/// The power draw is asked for no more often.
+/// The power draw is asked for no more often. The driver itself averages over about a second, so oftener would give the
+/// same figure.
 const POWER_INTERVAL: Duration = Duration::from_secs(1);
 
 /// After a suspicious sample: long enough for an exiting process to be gone.
 const AGAIN: Duration = Duration::from_millis(25);
 
-/// How long a caller waits for a fresh sample; after that the last one has to do.
+/// How long a caller waits for a fresh sample; after that the last one has to do. So a driver that hangs delays a call
+/// no longer than that; a healthy one answers within milliseconds.
 const FRESH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The observer, and the jobs that it watches.

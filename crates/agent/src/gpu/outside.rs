@@ -18,10 +18,12 @@ use crate::host::clock::Instant;
 use crate::host::process::{self, Process};
 use crate::host::user_names::UserNames;
 
-/// Most processes of a GPU that are described.
+/// Most processes of a GPU that are described. More than a screen has room for; without a bound, a fork bomb would fill
+/// each answer.
 const MOST: usize = 32;
 
-/// How long a program's name stands: a process may become another program.
+/// How long a program's name stands: a process may become another program. So a wrong name stands for ten seconds at
+/// most; a shorter time would read `/proc` at each sample.
 const KEPT: Duration = Duration::from_secs(10);
 
 /// How long the first question for a user's name may take.

@@ -34,7 +34,8 @@ impl Overhead {
     };
 }
 
-/// Exit code of a probe that found too little free memory for a context: the GPU works.
+/// Exit code of a probe that found too little free memory for a context: the GPU works. So neither success nor the
+/// codes of a failed or misused program (1, 2).
 pub const FULL: u8 = 3;
 
 /// How long a probe may take; the first context after a boot takes seconds.

@@ -18,7 +18,8 @@ use crate::host::clock::Instant;
 use crate::host::process::evidence::{self, KnownFile, maps_other_files};
 use crate::host::process::{self, Process};
 
-/// Between two scans of all processes: a job can write any number of owners that never existed.
+/// Between two scans of all processes: a job can write any number of owners that never existed. So they take a small
+/// part of a processor, also on a host with many processes.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The known processes by namespace and pid.

@@ -14,7 +14,8 @@ use crate::model::usage::meter::{ReportedUtilisation, UtilisationSample};
 /// How often the driver is asked: its samples are of up to a second (nvml.h, `nvmlUtilization_t`).
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The driver's last samples do not reach further back: two idle observation intervals, and a little.
+/// The driver's last samples do not reach further back: two idle observation intervals, and a little. A longer one
+/// would be asked without a gain.
 const MAX_SPAN: Duration = Duration::from_secs(5);
 
 /// What was asked before.

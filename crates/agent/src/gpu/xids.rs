@@ -13,7 +13,8 @@ use super::health::{GpuXid, MAX_XIDS};
 use crate::host::clock::Instant;
 use crate::host::error::error_chain;
 
-/// After a failure the driver is asked again no sooner: each try costs it several calls.
+/// After a failure the driver is asked again no sooner: each try costs it several calls. So ten seconds: a fault of a
+/// GPU is seen so much later at most.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// The GPUs that are watched. The driver tells a watcher no earlier event.

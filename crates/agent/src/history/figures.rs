@@ -17,7 +17,7 @@ pub enum Figure {
     Waiting,
 }
 
-/// Number of figures.
+/// Number of figures. It must be the number of variants above.
 pub const COUNT: usize = 9;
 
 impl Figure {

@@ -17,17 +17,19 @@ use crate::host::clock;
 /// The format and its version.
 const MAGIC: [u8; 8] = *b"divvyh1\n";
 
-/// Bytes before the first frame, and before the records of each frame.
+/// Bytes before the first frame, and before the records of each frame, so the format bounds them: magic number, times
+/// and counts.
 const HEADER: usize = 20;
 const FRAME: usize = 8;
 
-/// Parts that a step's time and bytes are divided into: that much of them can go at once.
+/// Parts that a step's time and bytes are divided into: that much of them can go at once. A sixth: fewer parts would
+/// lose more at once, and more would be more files.
 const PARTS: u64 = 6;
 
 /// A larger file was not written by a daemon.
 const MOST_READ: u64 = 64 << 20;
 
-/// Most files of one step.
+/// Most files of one step. More than twice its parts, so that files of an earlier clock have room.
 const MOST_FILES: usize = 16;
 
 /// The files of one step.

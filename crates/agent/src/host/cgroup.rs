@@ -36,6 +36,7 @@ const PIDS: &str = "pids.max";
 /// How long what was killed may take to be gone.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The kernel ends processes within milliseconds; a longer pause would delay each job's end.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// What holds a job's processes together, as its supervisor found it could be.

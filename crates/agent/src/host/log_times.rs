@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use crate::host::clock::{Instant, now};
 
-/// Least time between two marks.
+/// Least time between two marks. So `--since` is exact to ten seconds; oftener would write more marks than output.
 pub const MARK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Most marks of a log: about 25 KiB.
+/// Most marks of a log: about 25 KiB. More would be read for each `--since`; the coarser old ones suffice.
 const MOST: usize = 1024;
 
-/// The part of its age by which a mark may be missed.
+/// The part of its age by which a mark may be missed. So two minutes of an hour; half as coarse would need twice the
+/// marks.
 const COARSENESS: i64 = 32;
 
 /// More than [`MOST`] marks take.

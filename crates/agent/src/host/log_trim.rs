@@ -33,10 +33,11 @@ const BLOCK: u64 = 128 << 10;
 /// its own log of 4 MiB (1000 pages) before it starts over; the rest is for other writers until the next check.
 const SHORT: u64 = 64 << 20;
 
-/// Interval of checking the size.
+/// Interval of checking the size. A program that writes 100 MB in a second exceeds its bound by that; the next check
+/// comes sooner. A program that writes 100 MB in a second exceeds its bound by so much; the next check comes sooner.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The same while much is written.
+/// The same while much is written. So a tenth of what is written in a second; a check is one call of the kernel.
 const SOON: Duration = Duration::from_millis(100);
 
 /// Sees to one log that others write.

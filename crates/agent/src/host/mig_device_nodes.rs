@@ -16,7 +16,7 @@ const CAPABILITIES: &str = "proc/driver/nvidia/capabilities";
 const FILES: &str = "dev/nvidia-caps";
 
 /// In each GPU's numbers: 15 GPU instances, each with itself and 8 compute instances (nv-caps.c). Three come before
-/// all.
+/// all. So NVIDIA's kernel modules number them.
 const OF_A_GPU: u32 = 135;
 const OF_AN_INSTANCE: u32 = 9;
 const BEFORE_ALL: u32 = 3;

@@ -132,7 +132,7 @@ pub struct SessionMember {
 /// A process and its ancestors, nearest first; ends where one is gone, and is empty when `of` is. What a subreaper or
 /// init has taken in descends from it.
 pub fn ancestry(of: Process) -> Vec<SessionMember> {
-    // The most levels of a tree that are read; a real one has a few dozen.
+    // A real tree has a few dozen levels, so a deeper one is a chain that a job made to hold up the daemon.
     const DEEP: usize = 512;
     let mut line: Vec<SessionMember> = Vec::new();
     let Some(mut stat) = self::stat(of.pid).filter(|stat| stat.start_time == of.start_time) else {

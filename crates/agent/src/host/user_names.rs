@@ -9,10 +9,12 @@ use std::time::{Duration, Instant};
 use divvy_api::sync::lock;
 use nix::unistd::{Uid, User};
 
-/// How long a name stands before the database is asked again.
+/// How long a name stands before the database is asked again. A name changes seldom; a directory service would be asked
+/// all the time with less.
 const KEPT: Duration = Duration::from_secs(600);
 
-/// Most names that are kept. Beyond this, the known names are forgotten.
+/// Most names that are kept. Beyond this, the known names are forgotten. More than a site's users that have jobs at one
+/// time, so that it is seldom emptied.
 const MOST: usize = 4096;
 
 /// The known names.

@@ -29,16 +29,18 @@ use crate::host::clock::Instant;
 /// A board serves all requests for so long.
 const FRESH: Duration = Duration::from_millis(500);
 
-/// Interval of the stream.
+/// Interval of the stream. As fast as a reader follows; half would double the work for each follower.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often a quiet stream shows that it is alive.
+/// How often a quiet stream shows that it is alive. Half of the 30 s after which proxies and clients take a connection
+/// as dead.
 const ALIVE: Duration = Duration::from_secs(15);
 
-/// Shortest time between two estimates of the starts of waiting jobs.
+/// Shortest time between two estimates of the starts of waiting jobs. An estimate may take a second of a thread, so it
+/// takes a tenth of it at most.
 const ESTIMATED: Duration = Duration::from_secs(10);
 
-/// Longest time of one estimate. Jobs that do not get their turn keep no start.
+/// Longest time of one estimate. Jobs that do not get their turn keep no start. So a tenth of [`ESTIMATED`].
 const LONGEST_ESTIMATE: Duration = Duration::from_secs(1);
 
 /// The daemon spends at most one part in so many of its time on estimates.

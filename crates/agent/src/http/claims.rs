@@ -19,7 +19,7 @@ use crate::model::claim::is_contended;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Within this time, another daemon publishes the memory that a job of it has just allocated: two of its observations,
-/// of which it makes four a second in the mean.
+/// of which it makes four a second in the mean. So half could miss it, and double would delay each pod's start.
 const PUBLISHED: Duration = Duration::from_millis(600);
 
 pub async fn claims(api: Api, Extension(caller): Extension<Caller>) -> Answer<v1::HeldClaim> {

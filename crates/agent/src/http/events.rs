@@ -26,10 +26,12 @@ use crate::host::error::error_chain;
 use crate::journal::{self, StoreError};
 use crate::model::event::JobEvent;
 
-/// Most events that one answer holds; the next question goes on after the last of them.
+/// Most events that one answer holds; the next question goes on after the last of them. So an answer has some
+/// megabytes; more would hold them for each reader that is slow (048).
 const PAGE: u32 = 10_000;
 
-/// How often a quiet stream shows that it is alive.
+/// How often a quiet stream shows that it is alive. Half of the 30 s after which proxies and clients take a connection
+/// as dead.
 const ALIVE: Duration = Duration::from_secs(15);
 const ALIVE_LINE: &[u8] = b": alive\n\n";
 

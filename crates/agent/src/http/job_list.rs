@@ -77,7 +77,7 @@ pub(super) fn value<T: std::str::FromStr>(
     text: Option<String>,
     hint: &str,
 ) -> Result<Option<T>, Error> {
-    /// Letters of a wrong value in the refusal.
+    /// Letters of a wrong value in the refusal. So a refusal stays a line; the value itself may have kilobytes.
     const SHOWN: usize = 100;
     let Some(text) = text else { return Ok(None) };
     text.parse().map(Some).map_err(|_| {
@@ -86,7 +86,7 @@ pub(super) fn value<T: std::str::FromStr>(
     })
 }
 
-/// Filters whose matches are kept.
+/// Filters whose matches are kept. More would keep lists of many jobs for views that are closed.
 const MOST_FILTERS: usize = 8;
 
 /// The matches of the last filters, so that a page of a long list costs as much as one of a short list while no job

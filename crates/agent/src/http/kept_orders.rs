@@ -13,13 +13,14 @@ use divvy_core::JobId;
 
 use crate::host::clock::Instant;
 
-/// Orders of one user.
+/// Orders of one user. So a user may page in eight windows; a ninth ends the oldest.
 const MOST_OF_USER: usize = 8;
 
 /// Numbers in all orders: 8 MiB.
 const MOST_NUMBERS: usize = 1 << 20;
 
-/// How long an order is kept after its last page.
+/// How long an order is kept after its last page. A reader takes minutes for a page at most; longer would keep orders
+/// of closed windows.
 const KEPT: Duration = Duration::from_secs(600);
 
 /// The orders, the one that was used last at the end.

@@ -37,10 +37,11 @@ use crate::model::validate::usage;
 /// The place of the answer's first byte in all that the job has said.
 const LOG_FROM: HeaderName = HeaderName::from_static(divvy_api::route::LOG_FROM);
 
-/// Bytes read at a time.
+/// Bytes read at a time. As large as a pipe of Linux (pipe(7)), so that one read is one write.
 const PIECE: usize = 64 << 10;
 
-/// Interval of checking a followed file.
+/// Interval of checking a followed file. A line is seen as soon as a reader notices; a shorter pause would cost a call
+/// of the kernel for each follower.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A job that ran no longer has no time marks: the interval of marks, and two checks.

@@ -41,7 +41,8 @@ const REFUSED_HEAD: Duration = Duration::from_secs(2);
 /// a header a token of 4 KiB. hyper's own bound is six times that.
 const AHEAD: usize = 64 << 10;
 
-/// How long no connection is accepted after an error that is not the connection's own: no descriptor is free.
+/// How long no connection is accepted after an error that is not the connection's own: no descriptor is free. A call
+/// that ends frees one within moments; a shorter pause would be busy waiting.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves each connection.

@@ -14,7 +14,7 @@ use crate::auth::Caller;
 /// A token with fewer bytes could be guessed: this is 128 bits as hexadecimal digits.
 const SHORTEST: usize = 32;
 
-/// More is not a token.
+/// More is not a token. Tokens have 64 digits, so this leaves room for a user's own; a larger file is something else.
 const LONGEST: u64 = 4096;
 
 /// The token, and the user that it stands for.

@@ -24,10 +24,12 @@ pub const LARGE: usize = 8 << 20;
 /// Bytes of any other call.
 pub const SMALL: usize = 1 << 20;
 
-/// Bytes of one user's calls at once: eight of the largest.
+/// Bytes of one user's calls at once: eight of the largest. So half would refuse two large calls at once, and double
+/// for each of 100 users would fill a machine (024).
 const BUDGET: usize = 64 << 20;
 
-/// The same for root and the daemon's own user, which can stop the daemon anyway.
+/// The same for root and the daemon's own user, which can stop the daemon anyway. So eight times that of a user, for
+/// front ends that submit for all.
 const OWN_BUDGET: usize = 512 << 20;
 
 /// How long a body may take.

@@ -15,7 +15,7 @@ use crate::model::usage::calendar::{self, Period};
 use crate::model::usage::{GroupBy, UsageReport};
 use crate::model::validate::usage;
 
-/// The default window: a month, the most common request.
+/// The default window: a month, the most common request. So a longer one is given by `since`.
 const DAYS: i64 = 30;
 
 #[derive(Debug, Default, Deserialize)]

@@ -23,17 +23,20 @@ use crate::host::clock::now;
 use crate::host::error::error_chain;
 use crate::journal::{self, Contents, StoreError};
 
-/// How old the newest copy may become.
+/// How old the newest copy may become. A day's jobs are lost with a disk at most; each copy takes the time and room of
+/// the whole journal.
 const EVERY: Duration = Duration::from_secs(24 * 3600);
 
-/// How soon after its start a daemon checks whether a copy is due, and how often from then on.
+/// How soon after its start a daemon checks whether a copy is due, and how often from then on. So the start itself is
+/// over; ten minutes later it is at most that much late.
 const FIRST: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_secs(600);
 
 /// So many copies are kept.
 const KEPT: usize = 3;
 
-/// A copy is written only where this many times its size is free.
+/// A copy is written only where this many times its size is free. So the copy never takes the last of a disk that the
+/// journal needs.
 const ROOM: u64 = 2;
 
 const FORM: &str = "%Y%m%dT%H%M%SZ";

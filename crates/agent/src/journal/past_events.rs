@@ -13,7 +13,8 @@ use super::past::FORGOTTEN;
 use super::{Store, StoreError, events, rows, sql};
 use crate::model::retention::{EventLimits, PotSize};
 
-/// Bytes of an event beside its texts: its row, and its entries in four indexes.
+/// Bytes of an event beside its texts: its row, and its entries in four indexes. It only bounds the bytes that a user
+/// may keep, so an estimate is enough.
 const ROW: u64 = 100;
 
 /// Whose events.

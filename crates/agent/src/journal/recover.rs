@@ -22,7 +22,7 @@ use crate::job_dir::{JobDir, LaunchSpec, Record, RecordError, later_runs};
 use crate::journal::{Store, StoreError};
 use crate::model::job::Job;
 
-/// A GPU's compute time, in thousandths.
+/// A GPU's compute time, in thousandths. It must be [`Share`](divvy_core::Share)'s unit.
 const WHOLE: u64 = 1000;
 
 /// What the folder of a job has, where the journal is to take it over.

@@ -10,10 +10,11 @@ use rusqlite::{ErrorCode, ffi, params};
 use super::{Store, StoreError, full, sql};
 use crate::host::failpoint;
 
-/// Bytes of a page (`SQLITE_DEFAULT_PAGE_SIZE`).
+/// Bytes of a page (`SQLITE_DEFAULT_PAGE_SIZE`). So it must be SQLite's.
 const PAGE: u32 = 4096;
 
-/// Pages of the reserve: the log of 1,000 that SQLite checkpoints at (`SQLITE_DEFAULT_WAL_AUTOCHECKPOINT`), and 280 for commits until then.
+/// Pages of the reserve: the log of 1,000 that SQLite checkpoints at (`SQLITE_DEFAULT_WAL_AUTOCHECKPOINT`), and 280 for
+/// commits until then. So five megabytes; fewer could fail while the log grows.
 pub const PAGES: u32 = 1280;
 
 /// Of them so many are written at a time: where the database cannot grow, the log holds no more than that in vain.

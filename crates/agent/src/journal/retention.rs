@@ -23,21 +23,25 @@ use crate::journal::{self, EventCounts, ExpiredEvents, StoreError, UpTo, UserUpT
 use crate::model::retention::{self, EventLimits, PruneClock, RetentionPolicy, before};
 use logs::Logs;
 
-/// Interval of checking the limits.
+/// Interval of checking the limits. Limits are of days and thousands, so a minute is soon enough; each check is a
+/// query.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Jobs and rows that go in one step: each is at most one round of the controller, of a millisecond or two.
+/// Jobs and rows that go in one step: each is at most one round of the controller, of a millisecond or two. So calls
+/// wait no longer; fewer would fall behind an array's end.
 const JOBS: usize = 16;
 
-/// Expired jobs that one query finds.
+/// Expired jobs that one query finds. So a query serves 256 steps, and its answer stays small.
 const FOUND: usize = 4096;
 
+/// Rows are smaller than jobs, so more of them fit a step.
 const ROWS: u32 = 500;
 
 /// The setting with the [`PruneClock`].
 pub const PRUNE_CLOCK: &str = "prune_clock";
 
-/// Seconds. An idle daemon writes the setting as often.
+/// Seconds. An idle daemon writes the setting as often. A day of summer time differs by an hour, which does not matter
+/// to a limit of days, so it need not be exact.
 const DAY: i64 = 24 * 3600;
 
 /// The rows that the controller is to forget.

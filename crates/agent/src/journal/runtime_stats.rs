@@ -12,7 +12,7 @@ use crate::model::job::Credentials;
 use crate::model::run_signature::{RunName, RunSignature};
 
 /// The most jobs that one question reads, over all of its parts. It bounds the time to some tenths of a second, however
-/// long the past is. Each account in the question has an equal part.
+/// long the past is. Each account in the question has an equal part. So more would delay other users' calls.
 const MOST_LOOKED: usize = 50_000;
 
 /// An owner's jobs of a name, newest first. The index is named, so that a long past, or one of others with jobs of this

@@ -4,7 +4,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Bytes of the header of the log, and of the header of each frame (sqlite.org/fileformat2.html, section 4.1).
+/// Bytes of the header of the log, and of the header of each frame (sqlite.org/fileformat2.html, section 4.1). So
+/// SQLite fixes both.
 const HEADER: u64 = 32;
 const FRAME: u64 = 24;
 

@@ -29,10 +29,12 @@ const MOST_RETRIES: u32 = 1000;
 /// confirmation.
 const CONFIRM_WITHIN_S: u64 = 60;
 
-/// A day: a slice that is kept is unused.
+/// A day: a slice that is kept is unused. So longer would keep a GPU from all others for a client that has forgotten
+/// it.
 const LONGEST_UNCONFIRMED_S: u64 = 24 * 3600;
 
-/// Longest time limit and minimum runtime: a hundred years.
+/// Longest time limit and minimum runtime: a hundred years. So longer than any job, and its nanoseconds still fit 64
+/// bits.
 pub const LONGEST_S: u64 = 100 * 366 * 24 * 3600;
 
 /// Whether this caller may ask for this priority: above 0 it passes all jobs without one. A user is an admin of their

@@ -27,6 +27,7 @@ use jiff::{SignedDuration, Timestamp};
 pub const MIN_KEY_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// For how long a job is kept at least after it ended, however many its user has: its result is there the next morning.
+/// So half would lose the result of a night.
 const YOUNG: Duration = Duration::from_secs(24 * 3600);
 
 /// How many times `max_jobs` a user's ended jobs may be within that time. By default that is 100,000, as many as may
@@ -36,11 +37,12 @@ const TIMES: u32 = 5;
 /// Bytes of texts of one user's ended jobs: four times the budget of living ones, and 2.6 kB for each of 100,000 jobs.
 const TEXTS: u64 = 256 << 20;
 
-/// Events of each user that are kept for each ended job that may be: a job has about five of its own.
+/// Events of each user that are kept for each ended job that may be: a job has about five of its own. So double that
+/// leaves room for suspensions and requeues.
 const EVENTS_A_JOB: u64 = 10;
 
 /// Rows of usage of each user that are kept at most for each ended job that may be. A job that runs for a day has one
-/// for each hour and GPU.
+/// for each hour and GPU. So twice such a job.
 const USAGES_A_JOB: u64 = 50;
 
 /// Returns the limits that ended jobs exceed at `now`.
@@ -159,10 +161,12 @@ pub struct PruneClock {
     up: Duration,
 }
 
-/// How far the time of day may be ahead of the time that has passed.
+/// How far the time of day may be ahead of the time that has passed. A wrong time zone is at most 14 hours off, so it
+/// holds nothing up; a clock that is wrong by years gains a day each hour.
 const AHEAD: SignedDuration = SignedDuration::from_hours(24);
 
-/// How often it may be.
+/// How often it may be. So a clock that was rightly set by a month counts after a day or so, and a wrong one leaves
+/// time to be seen.
 const AGAIN: Duration = Duration::from_secs(3600);
 
 impl PruneClock {

@@ -89,8 +89,8 @@ impl GpuTimeTotals {
     }
 }
 
-/// Users, and projects, with totals of their own: more series are of no use in a dashboard. Without configured projects,
-/// a user may submit with any project name.
+/// Users, and projects, with totals of their own: more series are of no use in a dashboard. Without configured
+/// projects, a user may submit with any project name, so there must be a bound.
 pub const MAX_NAMES: u32 = 256;
 
 /// The name of all others.

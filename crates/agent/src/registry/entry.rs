@@ -18,10 +18,11 @@ use divvy_core::{Bytes, GpuUuid};
 
 use crate::registry::Held;
 
-/// Bytes of one copy, and of the file.
+/// Bytes of one copy, and of the file. So the kernel writes it at once, being one page; 56 GPUs fit.
 pub const COPY: usize = 4096;
 pub const FILE: usize = 2 * COPY;
 
+/// The sum of the fields in the drawing above, and of those of a record: so the format bounds them.
 const HEADER: usize = 64;
 const RECORD: usize = 72;
 /// GPUs that fit into a copy.
@@ -318,7 +319,7 @@ impl Entry {
     }
 }
 
-/// Where the checksum lies.
+/// Where the checksum lies. The format has it behind the magic number, so that it covers the rest.
 const CHECKSUM: usize = 24;
 
 struct Cursor<'a> {

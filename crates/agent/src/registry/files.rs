@@ -40,17 +40,19 @@ const ENTRY: &str = "divvy";
 const HOLD: &str = "divvy-hold";
 const NEW: &str = "divvy-new";
 
-/// Files of one user that a reader looks at. A daemon has one, and one for each of its fork servers with jobs.
+/// Files of one user that a reader looks at. A daemon has one, and one for each of its fork servers with jobs. So a
+/// user cannot hold up others' daemons by a folder of a million files.
 const FILES_OF_USER: usize = 1024;
 
 /// Names in one folder that a reader looks at. More of them may hide an entry, so then no GPU counts as free.
 const NAMES: usize = 4096;
 
-/// How often a reader reads a file that is being written.
+/// How often a reader reads a file that is being written. A write takes microseconds, so more than once is rare; a
+/// writer that was stopped must not hold up the reader.
 const READS: u32 = 16;
 
-/// How long what a user's daemon keeps counts without a process. What the system's daemon keeps counts until the machine
-/// starts again.
+/// How long what a user's daemon keeps counts without a process. What the system's daemon keeps counts until the
+/// machine starts again. So a daemon that restarts within ten minutes finds its GPUs held.
 const KEPT: Duration = Duration::from_secs(600);
 
 /// A daemon: its user, and the device and inode of its home as a hash.

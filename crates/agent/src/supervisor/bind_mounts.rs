@@ -86,7 +86,7 @@ impl WrapperMounts {
     /// Finds the driver's files as the loader of a job of this process's own user will.
     ///
     /// # Errors
-    /// [`CoverError::NotRoot`], [`CoverError::NoDriver`].
+    /// [`BindMountError::NotRoot`], [`BindMountError::NoDriver`].
     pub fn find(wrapper: &Wrapper, library_path: Option<&str>) -> Result<Self, BindMountError> {
         Self::resolve(wrapper, |cache, name| {
             ldso::find_library_in(cache, name, library_path)
@@ -97,7 +97,7 @@ impl WrapperMounts {
     /// because root would search for and mount over the files that a user names.
     ///
     /// # Errors
-    /// [`CoverError::NotRoot`], [`CoverError::NoDriver`].
+    /// [`BindMountError::NotRoot`], [`BindMountError::NoDriver`].
     pub fn installed(wrapper: &Wrapper) -> Result<Self, BindMountError> {
         Self::resolve(wrapper, |cache, name| match &wrapper.simulated {
             // The daemon's own folder.

@@ -57,10 +57,11 @@ use crate::supervisor::{self, RunContainer};
 /// How long it may take over one copy.
 const FORK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a new daemon waits for the fork server that still serves its predecessor.
+/// How long a new daemon waits for the fork server that still serves its predecessor. A predecessor that ends releases
+/// it within moments; longer would delay a restart.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Interval of the attempts meanwhile.
+/// Interval of the attempts meanwhile. So a restart is no more than that late; a shorter pause would be busy waiting.
 const BUSY_RETRY: Duration = Duration::from_millis(20);
 
 /// Version of the messages. A fork server that was started after an upgrade of the program may have a newer one than

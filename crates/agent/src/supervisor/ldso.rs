@@ -77,6 +77,7 @@ fn cached(cache: &[u8], name: &str) -> Vec<PathBuf> {
 /// `wanted`: by name, as most are read for nothing.
 fn entries(cache: &[u8], wanted: impl Fn(&[u8]) -> bool) -> impl Iterator<Item = (&str, &str)> {
     const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
+    /// Of glibc's elf/cache.h, as above.
     const HEADER: usize = 48;
     const ENTRY: usize = 24;
     /// `FLAG_ELF_LIBC6 | FLAG_X8664_LIB64`, `FLAG_ELF_LIBC6 | FLAG_AARCH64_LIB64` (glibc's `ldconfig.h`).

@@ -289,7 +289,7 @@ async fn one_that_is_cancelled_gives_its_slice_back_and_never_runs() {
 }
 
 #[tokio::test]
-async fn one_that_nobody_asks_for_gives_its_slice_back_until_somebody_does() {
+async fn an_unconfirmed_job_releases_its_slice_until_a_client_asks_for_it() {
     let home = Home::started(&ONE);
     let client = home.connect();
     let whole = Submit {

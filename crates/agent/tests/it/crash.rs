@@ -157,10 +157,11 @@ async fn all_is_well(home: &Home, acknowledged: &Acknowledged, point: &str) {
     let client = home.connect();
     fs::write(home.path().join("gate"), "").unwrap();
     for job in client.jobs(false).await.unwrap() {
-        match acknowledged.jobs.get("first") == Some(&job.id) {
+        if acknowledged.jobs.get("first") == Some(&job.id) {
             // Killed between the two, it is suspended still.
-            true => drop(client.resume(&job.id).await),
-            false => drop(client.cancel(&job.id).await),
+            drop(client.resume(&job.id).await)
+        } else {
+            drop(client.cancel(&job.id).await)
         }
     }
     for job in client.jobs(false).await.unwrap() {

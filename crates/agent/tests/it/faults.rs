@@ -255,7 +255,7 @@ fn is_of_all(function: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_driver_that_stops_answering_holds_nobody_up_and_nothing_is_given_out() {
+async fn a_driver_that_hangs_delays_no_call_and_no_slice_is_allocated() {
     // The call of some look, after those of the start.
     let fault = "[[fault]]\nfunction = 'nvmlDeviceGetMemoryInfo_v2'\ncall = 41\ndelay_ms = 30000\n";
     let home = faulty("h100-80gb:2", fault);
@@ -555,7 +555,7 @@ async fn on_a_full_disk_reads_are_answered_jobs_end_and_nothing_begins() {
 }
 
 #[tokio::test]
-async fn a_journal_that_somebody_else_holds_is_waited_for() {
+async fn a_daemon_waits_for_a_journal_that_another_program_holds() {
     let home = Home::started(&["--sim", GPUS]);
     let client = home.connect();
     let other = rusqlite::Connection::open(home.path().join("state.db")).unwrap();
@@ -608,7 +608,7 @@ async fn clients_that_die_in_the_middle_of_a_request_leave_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_start_that_hangs_can_be_cancelled_and_holds_nobody_up() {
+async fn a_job_start_that_hangs_can_be_cancelled_and_delays_no_other_job() {
     let home = Home::started(&["--sim", GPUS, "--set", "grace=1s"]);
     let client = home.connect();
     let program = home.path().join("program");

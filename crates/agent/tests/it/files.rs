@@ -372,9 +372,10 @@ fn files_scripts_and_notices_of_another_user_are_that_users() {
         as_user(&home, LEE, async |client| {
             let id = client.submit(&submit).await.unwrap().id;
             let job = ended(&client, &id).await;
-            let text = match submit.notify.is_some() {
-                true => says(&client, &id, "uid").await,
-                false => log(&client, &id).await,
+            let text = if submit.notify.is_some() {
+                says(&client, &id, "uid").await
+            } else {
+                log(&client, &id).await
             };
             (job, text)
         })

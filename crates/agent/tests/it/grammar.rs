@@ -14,7 +14,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(250))]
 
     #[test]
-    fn who_stands_on_a_list_has_its_role_and_no_text_does_harm(data in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn a_user_on_a_list_has_its_role_and_no_text_does_harm(data in prop::collection::vec(any::<u8>(), 0..400)) {
         let folder = tempfile::tempdir().expect("a folder can be made");
         roles::run(&data, &folder.path().join("access.toml"));
     }

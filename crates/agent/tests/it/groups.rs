@@ -74,9 +74,10 @@ async fn a_jobs_group_is_bounded_where_the_kernel_counts_its_processes() {
     match std::fs::read_to_string(Path::new(&group).join("pids.max")) {
         Err(_) => {
             let is_root = rustix::process::getuid().is_root();
-            let by = match is_root {
-                true => TaskBoundKind::Nothing,
-                false => TaskBoundKind::User,
+            let by = if is_root {
+                TaskBoundKind::Nothing
+            } else {
+                TaskBoundKind::User
             };
             assert_eq!((bound.by, bound.max.is_none()), (by, is_root), "{bound:?}");
             assert!(bound.reason.unwrap().contains("pids controller"));

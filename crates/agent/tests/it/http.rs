@@ -14,7 +14,7 @@ use divvy_api::v1::ErrorCode;
 use divvy_testkit::{Home, PATIENCE, call, quarter, refused, until, until_async};
 use rustix::process::geteuid;
 
-use crate::doors::{TOKEN, listening};
+use crate::listeners::{TOKEN, listening};
 use crate::users::{LEE, as_user};
 
 /// Status and headers of an answer, and its body; `Host` and such aside, the request has these lines.
@@ -41,9 +41,10 @@ fn tcp(address: &str) -> TcpStream {
 #[tokio::test]
 async fn head_answers_as_get_does_on_every_route() {
     // The token of a daemon for every user sees less than all, and of a user's own it sees everything.
-    let daemons: &[&[&str]] = match geteuid().is_root() {
-        true => &[&[], &["--system"]],
-        false => &[&[]],
+    let daemons: &[&[&str]] = if geteuid().is_root() {
+        &[&[], &["--system"]]
+    } else {
+        &[&[]]
     };
     for more in daemons {
         let (home, address) = listening(more);

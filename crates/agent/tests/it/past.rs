@@ -268,7 +268,7 @@ async fn a_daemons_rule_holds_for_jobs_that_say_nothing_and_never_for_those_that
 }
 
 #[tokio::test]
-async fn what_is_beyond_what_is_kept_goes_and_what_somebody_needs_stays() {
+async fn jobs_beyond_the_retention_go_and_jobs_that_another_job_needs_stay() {
     let mut home = Home::started(&SIM);
     let client = home.connect();
     let go = home.path().join("go");

@@ -177,7 +177,7 @@ async fn what_ended_by_itself_before_it_was_told_has_ended() {
 }
 
 #[tokio::test]
-async fn nobody_is_stopped_before_the_minimum_runtime_and_without_preemption_nobody_ever() {
+async fn no_job_is_preempted_before_its_minimum_runtime_and_without_preemption_no_job_ever() {
     let (_home, client) = two_projects(&[]).await;
     let patient = ProjectChange {
         min_runtime_s: Some(3600),
@@ -421,7 +421,7 @@ async fn a_range_without_end_gets_what_its_project_may_have_and_is_answered() {
 }
 
 #[tokio::test]
-async fn nobody_is_resized_beyond_what_the_project_may_have() {
+async fn no_job_is_resized_beyond_the_limit_of_its_project() {
     let (_home, client) = two_projects(&[]).await;
     let half = ProjectChange {
         quota: Some(500),

@@ -25,9 +25,10 @@ fn half(script: &str) -> Submit {
 fn empty(folder: &Path) {
     for entry in fs::read_dir(folder).unwrap().flatten() {
         let path = entry.path();
-        match path.is_dir() {
-            true => fs::remove_dir_all(&path).unwrap(),
-            false => fs::remove_file(&path).unwrap(),
+        if path.is_dir() {
+            fs::remove_dir_all(&path).unwrap()
+        } else {
+            fs::remove_file(&path).unwrap()
         }
     }
 }

@@ -692,7 +692,7 @@ async fn an_array_whose_secrets_cannot_all_be_kept_is_refused_as_a_whole() {
 }
 
 #[tokio::test]
-async fn when_a_job_starts_is_foretold_where_everybody_has_a_time_limit() {
+async fn a_start_estimate_is_given_where_every_job_has_a_time_limit() {
     let home = Home::started(&SIM);
     let client = home.connect();
     let whole = |time_limit_s| Submit {

@@ -69,7 +69,7 @@ fn run(home: &Home, uid: u32, submit: &Submit) -> (Job, String) {
 }
 
 #[test]
-fn a_program_runs_as_who_submitted_it_and_cannot_become_another() {
+fn a_program_runs_as_the_user_who_submitted_it_and_cannot_become_another() {
     let Some(home) = system(&[]) else { return };
     let script = "id -u; id -g; id -G; sed -n 's/^NoNewPrivs:\t//p; s/^CapEff:\t//p; s/^CapBnd:\t//p' /proc/self/status; pwd; echo $TOKEN";
     let submit = Submit {
@@ -332,7 +332,7 @@ fn of_anothers_job_one_sees_that_it_is_there_and_no_more() {
 }
 
 #[test]
-fn earlier_runs_of_others_are_told_apart_by_nothing_but_what_everybody_sees() {
+fn earlier_runs_of_other_users_show_only_what_every_user_sees() {
     let Some(home) = system(&[]) else { return };
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -436,7 +436,7 @@ fn roles_are_as_the_file_says() {
 }
 
 #[test]
-fn to_pass_everybody_takes_the_operators_role() {
+fn to_put_a_job_first_of_all_takes_the_operators_role() {
     let access = tempfile::NamedTempFile::new().unwrap();
     fs::write(access.path(), format!("operator = [{LEE}]")).unwrap();
     fs::set_permissions(access.path(), PermissionsExt::from_mode(0o600)).unwrap();
@@ -501,7 +501,7 @@ fn what_only_root_could_be_trusted_with_is_refused() {
 }
 
 #[test]
-fn whose_a_job_is_survives_the_daemon() {
+fn the_owner_of_a_job_survives_the_daemon() {
     let Some(mut home) = system(&[]) else { return };
     let (running, waiting) = as_user(&home, ANA, async |client| {
         let whole = Submit {
@@ -527,7 +527,7 @@ fn whose_a_job_is_survives_the_daemon() {
 }
 
 #[test]
-fn a_daemon_of_ones_own_lets_nobody_else_in() {
+fn a_private_daemon_refuses_every_other_user() {
     if !geteuid().is_root() {
         eprintln!("SKIPPED: only root can call as another user");
         return;
@@ -598,7 +598,7 @@ fn values_of_the_environment_are_in_nothing_that_stays() {
 }
 
 #[test]
-fn who_has_a_slice_open_and_is_another_users_is_said_and_keeps_it_from_nobody() {
+fn a_process_of_another_user_with_a_slice_open_is_reported_and_delays_no_job() {
     let Some(home) = system(&["--set", "grace=1s"]) else {
         return;
     };

@@ -218,7 +218,7 @@ async fn a_job_that_was_put_first_yields_to_no_other() {
 }
 
 #[tokio::test]
-async fn a_held_job_waits_holds_up_nobody_and_survives_the_end_of_the_daemon() {
+async fn a_held_job_waits_delays_no_job_and_survives_the_end_of_the_daemon() {
     let mut home = Home::started(&SEED);
     let client = home.connect();
     let first = runs(&client, &queued("dual_gpus")).await;

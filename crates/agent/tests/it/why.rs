@@ -56,7 +56,7 @@ async fn cancel(client: &Client, job: &Job) {
 }
 
 #[tokio::test]
-async fn who_holds_what_is_told_with_the_end_that_its_time_limit_sets() {
+async fn why_names_each_holder_of_a_gpu_with_the_end_that_its_time_limit_sets() {
     let home = Home::started(&ONE);
     let client = home.connect();
     let limited = Submit {

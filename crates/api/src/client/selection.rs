@@ -146,9 +146,10 @@ impl Client {
         let array = answer.response.headers().get(ARRAY);
         let array = array.and_then(|array| Some(array.to_str().ok()?.to_owned()));
         let jobs: Vec<Job> = self.items(answer).await?;
-        match jobs.is_empty() {
-            true => Err(empty()),
-            false => Ok(JobSelection { array, jobs }),
+        if jobs.is_empty() {
+            Err(empty())
+        } else {
+            Ok(JobSelection { array, jobs })
         }
     }
 }

@@ -16,7 +16,7 @@ const LEAST_SIZE: Bytes = Bytes::mib(1);
 /// Fits the database, and is more than any machine has.
 const MOST_GPUS: Gpus = Gpus::from_thousandths(1_000_000_000);
 
-/// The longest minimum runtime.
+/// The longest minimum runtime. A century is longer than any job, and its nanoseconds still fit into 64 bits.
 const LONGEST_S: u64 = 100 * 366 * 24 * 3600;
 
 /// A value that a rule refuses.
@@ -218,9 +218,10 @@ fn project_of(name: &str, project: &ProjectOptions, found: &mut Vec<Violation>) 
         memory: project.limit_memory.map(Bytes::new),
     };
     if !limit.holds(resources) {
-        let key = match project.limit.is_some_and(|limit| limit < project.quota) {
-            true => "limit",
-            false => "limit-memory",
+        let key = if project.limit.is_some_and(|limit| limit < project.quota) {
+            "limit"
+        } else {
+            "limit-memory"
         };
         let message = "the limit is below the quota".to_owned();
         found.push(refusal(key, message, "raise the limit, or lower the quota"));

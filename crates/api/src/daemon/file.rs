@@ -21,10 +21,12 @@ use crate::v1::{Error, ErrorCode};
 /// Largest file, in bytes. A file of a thousand projects has a tenth of it.
 pub const LARGEST: u64 = 1 << 20;
 
-/// Problems of one file that are reported.
+/// Problems of one file that are reported. More than one screen; a file with more is of another format, and its other
+/// problems would hide the first.
 const MOST_PROBLEMS: usize = 50;
 
-/// Letters of a message: it may repeat a value of the file.
+/// Letters of a message: it may repeat a value of the file. Five lines of a terminal hold the key, the value and the
+/// reason; a value alone can have megabytes. So five lines of a terminal; a value alone can have megabytes.
 const LONGEST_MESSAGE: usize = 400;
 
 /// A place in a text: line and column count from 1, and columns are letters.
@@ -137,12 +139,13 @@ impl From<&ConfigError> for Error {
                 1 => ("is", "problem"),
                 _ => ("are", "problems"),
             };
-            let more = match error.path == Path::new(COMMAND) {
-                true => format!("there {is} {further} further {problems}"),
-                false => format!(
+            let more = if error.path == Path::new(COMMAND) {
+                format!("there {is} {further} further {problems}")
+            } else {
+                format!(
                     "the file has {further} further {problems}: divvy config check {}",
                     error.path.display()
-                ),
+                )
             };
             whole.hint = Some(match whole.hint {
                 Some(hint) => format!("{hint}; {more}"),
@@ -284,9 +287,10 @@ fn unknown(path: &[String]) -> Option<String> {
     }
     let mut known: Vec<&str> = siblings().collect();
     known.dedup();
-    match is_top {
-        true => Some("`divvy config show --defaults` lists the keys".to_owned()),
-        false => Some(format!("the keys are {}", known.join(", "))),
+    if is_top {
+        Some("`divvy config show --defaults` lists the keys".to_owned())
+    } else {
+        Some(format!("the keys are {}", known.join(", ")))
     }
 }
 
@@ -327,11 +331,10 @@ impl<'a> Tree<'a> {
         for error in errors {
             let at = error.span().map_or(text.len(), |span| span.start);
             tree.until = tree.until.min(at);
-            let hint = match error.message().contains("duplicate key") {
-                true => "keep one of the two",
-                false => {
-                    "write `key = value` on one line: texts in quotes, lists as [\"a\", \"b\"], tables as [name]"
-                }
+            let hint = if error.message().contains("duplicate key") {
+                "keep one of the two"
+            } else {
+                "write `key = value` on one line: texts in quotes, lists as [\"a\", \"b\"], tables as [name]"
             };
             let problem = tree.problem(at, &[], error.message(), Some(hint.to_owned()));
             let line = |problem: &Problem| problem.place.map(|place| place.line);

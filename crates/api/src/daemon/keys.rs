@@ -248,9 +248,12 @@ pub fn written(path: &[String]) -> String {
     };
     let parts: Vec<String> = path
         .iter()
-        .map(|part| match is_bare(part) {
-            true => part.clone(),
-            false => format!("{part:?}"),
+        .map(|part| {
+            if is_bare(part) {
+                part.clone()
+            } else {
+                format!("{part:?}")
+            }
         })
         .collect();
     parts.join(".")

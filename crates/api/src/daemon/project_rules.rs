@@ -22,7 +22,8 @@ use super::Principal;
 /// The key of all users without an entry of their own.
 const OTHERS: &str = "others";
 
-/// The number of entries of one rule, which bounds the time of a look-up.
+/// The number of entries of one rule, which bounds the time of a look-up. More than a site has by hand; a larger table
+/// would slow each plan.
 const MOST_ENTRIES: usize = 10_000;
 
 /// Rules for submissions.

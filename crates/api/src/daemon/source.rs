@@ -377,9 +377,10 @@ impl Configured {
             let has = |values: &BTreeMap<Vec<String>, toml::Value>| {
                 values.keys().any(|key| key.starts_with(table))
             };
-            let name = match has(&now) == has(&former) {
-                true => keys::written(path),
-                false => keys::written(table),
+            let name = if has(&now) == has(&former) {
+                keys::written(path)
+            } else {
+                keys::written(table)
             };
             if key.applies == Applies::Restart || is_fixed(key) {
                 kept.push((&path[..], former.get(path)));
@@ -631,9 +632,10 @@ fn bytes(path: &Path, system: bool) -> Result<Vec<u8>, Unread> {
     file.take(LARGEST + 1)
         .read_to_end(&mut text)
         .map_err(Unread::Io)?;
-    match u64::try_from(text.len()).is_ok_and(|length| length <= LARGEST) {
-        true => Ok(text),
-        false => Err(Unread::TooLarge),
+    if u64::try_from(text.len()).is_ok_and(|length| length <= LARGEST) {
+        Ok(text)
+    } else {
+        Err(Unread::TooLarge)
     }
 }
 

@@ -52,6 +52,7 @@ pub(super) mod duration {
 
     use super::Text;
 
+    /// A day of 24 hours, as in systemd.time(7).
     const DAY_S: u64 = 24 * 3600;
 
     pub fn serialize<S: Serializer>(length: &Duration, to: S) -> Result<S::Ok, S::Error> {

@@ -104,9 +104,10 @@ impl LockFile {
     /// `pid 4711`, or `pid 4711 on lab1` where that is another host.
     pub fn describe(&self) -> String {
         let pid = self.holder.pid;
-        match self.is_of_other_host() {
-            true => format!("pid {pid} on {}", self.host),
-            false => format!("pid {pid}"),
+        if self.is_of_other_host() {
+            format!("pid {pid} on {}", self.host)
+        } else {
+            format!("pid {pid}")
         }
     }
 

@@ -145,9 +145,10 @@ impl Home {
             return own;
         }
         let system = Self::of_machine();
-        match system.answers() || Self::is_system_installed() {
-            true => Ok(system),
-            false => own,
+        if system.answers() || Self::is_system_installed() {
+            Ok(system)
+        } else {
+            own
         }
     }
 

@@ -10,10 +10,12 @@ use serde::{Deserialize, Serialize};
 use super::gpu::GpuProcess;
 use super::{Folded, GpuAvailable, GpuHeldElsewhere, JobState, MigSlice, ReasonCode};
 
-/// Most pending jobs of [`BoardWaiting::first`].
+/// Most pending jobs of [`BoardWaiting::first`]. The top of the queue on a screen of 24 lines, below its GPUs; a longer
+/// list would be computed for each poll of the board.
 pub const FIRST_WAITING: usize = 8;
 
-/// Most entries of [`Board::users`] and [`Board::projects`]. The daemon lists the largest ones.
+/// Most entries of [`Board::users`] and [`Board::projects`]. The daemon lists the largest ones. One screen. The rest of
+/// a large site is in `GET /v1/usage`, so that the board stays small for clients that poll it.
 pub const MOST_SHARES: usize = 16;
 
 /// Answer of `GET /v1/board`.

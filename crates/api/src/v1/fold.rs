@@ -28,9 +28,12 @@ impl Folded {
         }
         let shown = pieces.iter().take(MOST_PIECES);
         let mut shown: Vec<String> = shown
-            .map(|(from, to)| match from == to {
-                true => from.to_string(),
-                false => format!("{from}-{to}"),
+            .map(|(from, to)| {
+                if from == to {
+                    from.to_string()
+                } else {
+                    format!("{from}-{to}")
+                }
             })
             .collect();
         if pieces.len() > MOST_PIECES {

@@ -23,10 +23,12 @@ use serde_json::Value;
 /// Bytes of one file at most. The file that `clearml-agent init` writes has 45 KiB.
 const LARGEST: u64 = 1 << 20;
 
-/// Sections and lists within each other at most. pyhocon reaches Python's limit of recursion between 40 and 60.
+/// Sections and lists within each other at most. pyhocon reaches Python's limit of recursion between 40 and 60. So no
+/// file that the stock agent reads is refused, and this program's stack holds twice as many.
 const DEEPEST: usize = 64;
 
-/// Files that include each other at most, each counted as often as it is included.
+/// Files that include each other at most, each counted as often as it is included. Files in use include one or two; a
+/// cycle of includes would have no end otherwise.
 const MOST_FILES: usize = 64;
 
 /// Variables of the environment, by name.
@@ -155,9 +157,10 @@ fn keys(path: &str) -> Vec<String> {
             rest = &rest[first.len_utf8()..];
             continue;
         }
-        let key = match key.contains(special) {
-            true => key,
-            false => key.trim_matches('"'),
+        let key = if key.contains(special) {
+            key
+        } else {
+            key.trim_matches('"')
         };
         keys.push(key.to_owned());
         rest = behind;

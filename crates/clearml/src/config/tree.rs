@@ -15,7 +15,7 @@ const FILES: [&str; 2] = ["trains.conf", "clearml.conf"];
 /// Parts of a key that make its value a secret. The stock agent hides the same when it prints its configuration.
 const SECRET: [&str; 5] = ["secret", "pass", "token", "account_key", "contents"];
 
-/// Seconds of a century: as good as for ever, and no sum of times overflows.
+/// Seconds of a century: as good as for ever, and no sum of times overflows. So a larger figure is cut to it.
 pub(super) const LONGEST: f64 = 3.2e9;
 
 /// The configuration; keys are paths, `api.http.max_req_size`.

@@ -97,12 +97,13 @@ pub fn of_task(words: &[String], setup: &Setup) -> Judged {
                 .filters
                 .iter()
                 .any(|filter| filter.is_match(&argument.0[0]));
-        match passes {
-            true => judged.judge(argument, setup),
-            false => judged.leave_out(
+        if passes {
+            judged.judge(argument, setup)
+        } else {
+            judged.leave_out(
                 &argument,
                 "it matches no pattern of agent.docker_args_filters",
-            ),
+            )
         }
     }
     if setup.host_environment {
@@ -198,9 +199,10 @@ pub fn share_memory(task: &mut Judged, agent: &mut Judged, setup: &Setup) {
 
 /// Both, in the order that the configuration says; of a protected flag only the first one's.
 pub fn merged(task: Vec<Argument>, agent: Vec<Argument>, setup: &Setup) -> Vec<Argument> {
-    let (mut first, second) = match setup.extra_first {
-        true => (agent, task),
-        false => (task, agent),
+    let (mut first, second) = if setup.extra_first {
+        (agent, task)
+    } else {
+        (task, agent)
     };
     let taken: Vec<String> = first.iter().map(|one| one.name().to_owned()).collect();
     let protected = |one: &Argument| {

@@ -51,13 +51,14 @@ impl Masks {
         let mut shown = Vec::with_capacity(words.len());
         let mut is_variable = false;
         for word in words {
-            shown.push(match std::mem::take(&mut is_variable) {
-                true => self.variable(word),
-                false => match word.strip_prefix("--env=") {
+            shown.push(if std::mem::take(&mut is_variable) {
+                self.variable(word)
+            } else {
+                match word.strip_prefix("--env=") {
                     Some(variable) => format!("--env={}", self.variable(variable)),
                     None if self.urls && !word.starts_with('-') => without_passwords(word),
                     None => word.clone(),
-                },
+                }
             });
             is_variable = word == "-e" || word == "--env";
         }
@@ -101,9 +102,10 @@ pub fn listed(words: &[String]) -> String {
 }
 
 fn literal(word: &str) -> String {
-    let quote = match word.contains('\'') && !word.contains('"') {
-        true => '"',
-        false => '\'',
+    let quote = if word.contains('\'') && !word.contains('"') {
+        '"'
+    } else {
+        '\''
     };
     let mut out = String::from(quote);
     for letter in word.chars() {

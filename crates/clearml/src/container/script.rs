@@ -39,9 +39,10 @@ pub fn script(lines: &Lines, asked: &ScriptSpec<'_>) -> String {
     };
     // The stock agent leaves the beginning out too.
     let installing = lines.before.iter().chain(init);
-    let mut parts: Vec<String> = match lines.standalone {
-        true => Vec::new(),
-        false => installing.map(|line| filled(line)).collect(),
+    let mut parts: Vec<String> = if lines.standalone {
+        Vec::new()
+    } else {
+        installing.map(|line| filled(line)).collect()
     };
     parts.push("[ ! -z $LOCAL_PYTHON ] || export LOCAL_PYTHON=python3".to_owned());
     parts.push(
@@ -68,9 +69,10 @@ pub fn script(lines: &Lines, asked: &ScriptSpec<'_>) -> String {
 }
 
 fn beginning(opencv: bool, asked: &ScriptSpec<'_>) -> Vec<String> {
-    let libraries = match opencv {
-        true => " libsm6 libxext6 libxrender-dev libglib2.0-0",
-        false => "",
+    let libraries = if opencv {
+        " libsm6 libxext6 libxrender-dev libglib2.0-0"
+    } else {
+        ""
     };
     let mut lines = vec![
         "echo 'Binary::apt::APT::Keep-Downloaded-Packages \"true\";' > /etc/apt/apt.conf.d/docker-clean".to_owned(),
@@ -136,11 +138,10 @@ fn fill(line: &str, lines: &Lines, asked: &ScriptSpec<'_>) -> String {
 
 /// `"pip<20.2 ; python_version < '3.10'" "pip…"`.
 fn pip(lines: &Lines) -> String {
-    match lines.pip.is_empty() {
-        true => "\"pip\"".to_owned(),
-        false => {
-            let each = lines.pip.iter().map(|version| format!("\"pip{version}\""));
-            each.collect::<Vec<_>>().join(" ")
-        }
+    if lines.pip.is_empty() {
+        "\"pip\"".to_owned()
+    } else {
+        let each = lines.pip.iter().map(|version| format!("\"pip{version}\""));
+        each.collect::<Vec<_>>().join(" ")
     }
 }

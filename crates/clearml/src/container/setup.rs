@@ -282,9 +282,10 @@ fn lines(tree: &Tree, var: &dyn Fn(&str) -> Option<String>) -> Result<Lines, Con
 fn pinned(version: &str) -> String {
     let version = version.trim();
     let signed = version.is_empty() || version.starts_with(['=', '<', '>', '~', '!', '@']);
-    match signed {
-        true => version.to_owned(),
-        false => format!("=={version}"),
+    if signed {
+        version.to_owned()
+    } else {
+        format!("=={version}")
     }
 }
 
@@ -404,13 +405,12 @@ fn list(tree: &Tree, key: &str) -> Result<Vec<String>, ConfigError> {
 pub fn split_flags(list: Vec<String>) -> (Vec<String>, Vec<String>) {
     let (mut words, mut split) = (Vec::with_capacity(list.len()), Vec::new());
     for element in list {
-        match has_several_words(&element) {
-            false => words.push(element),
-            true => {
-                let several = shell(&element);
-                split.extend(several.first().cloned());
-                words.extend(several);
-            }
+        if has_several_words(&element) {
+            let several = shell(&element);
+            split.extend(several.first().cloned());
+            words.extend(several);
+        } else {
+            words.push(element)
         }
     }
     (words, split)

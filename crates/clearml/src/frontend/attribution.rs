@@ -52,9 +52,10 @@ pub async fn of_running(context: &Context, why: StopReason, id: &str) -> String 
 async fn names(context: &Context, tasks: &[Task]) -> BTreeMap<String, String> {
     let ids: BTreeSet<&str> = tasks.iter().filter_map(Task::last_changed_by).collect();
     let ids: Vec<String> = ids.into_iter().map(str::to_owned).collect();
-    match ids.is_empty() {
-        true => BTreeMap::new(),
-        false => context.server.user_names(&ids).await.unwrap_or_default(),
+    if ids.is_empty() {
+        BTreeMap::new()
+    } else {
+        context.server.user_names(&ids).await.unwrap_or_default()
     }
 }
 

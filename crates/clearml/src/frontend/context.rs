@@ -13,7 +13,8 @@ use crate::container::Runner;
 use crate::server::{Server, ServerError};
 use crate::{Mode, Settings};
 
-/// How long to wait before the agent, in whose process we are, is asked again.
+/// How long to wait before the agent, in whose process we are, is asked again. It is a call within this process:
+/// shorter would be busy waiting, and a second would delay each task by one.
 const AGENT_AGAIN: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]

@@ -25,11 +25,13 @@ use crate::server::{Task, Worker, now_ms};
 use crate::slot::{is_slot_of, slot_id};
 use crate::{Error, StopSignal, Ties};
 
-/// Tasks of a queue that are looked at where each project has its own turn.
+/// Tasks of a queue that are looked at where each project has its own turn. More than enough for the turns of some ten
+/// projects; a queue of thousands would be read at each poll otherwise.
 const LOOKED_AT: usize = 256;
 
 /// How far back a starting daemon looks for slots of its own on the server's list, seconds: an entry lives [`TIMEOUT`]
-/// after its last report, and a report may be under way for minutes where the server is slow.
+/// after its last report, and a report may be under way for minutes where the server is slow. So half as much again as
+/// [`TIMEOUT`].
 const OLD_SLOTS_S: i64 = 900;
 
 /// Jobs of that time that it looks at, the newest: more than a node of eight GPUs ends in it.
@@ -207,12 +209,11 @@ impl Coordinator {
             if !begun {
                 // Its task was never claimed: where it still waits, its job goes on standing for it.
                 let is_served = self.lines.iter().any(|line| line.facts.id == queue);
-                match is_served && !self.driven.contains_key(&task) {
-                    true => self.adopted.entry(queue).or_default().push(job.clone()),
-                    false => {
-                        let why = "its queue is not served any more".to_owned();
-                        self.context.end_job(&job.id, why, true).await;
-                    }
+                if is_served && !self.driven.contains_key(&task) {
+                    self.adopted.entry(queue).or_default().push(job.clone())
+                } else {
+                    let why = "its queue is not served any more".to_owned();
+                    self.context.end_job(&job.id, why, true).await;
                 }
                 continue;
             }
@@ -454,10 +455,11 @@ impl Coordinator {
             reply,
         } = asked;
         if let Some(driven) = self.driven.values_mut().find(|driven| driven.job == job) {
-            match driven.is_past_claim && !driven.withdraws {
-                true => drop(reply.send(Ok(Withdrawn::Claimed))),
+            if driven.is_past_claim && !driven.withdraws {
+                drop(reply.send(Ok(Withdrawn::Claimed)))
+            } else {
                 // Whether another worker was quicker is known in a moment.
-                false => driven.cancels.push(reply),
+                driven.cancels.push(reply)
             }
             return;
         }
@@ -469,13 +471,14 @@ impl Coordinator {
         let Some((task, line)) = line else {
             let adopted = self.adopted.values().flatten().any(|other| other.id == job);
             // A job that only looks like a task's is no affair of the server.
-            let answer = match adopted {
-                false => Ok(Withdrawn::Claimed),
-                true => Err(v1::Error::new(
+            let answer = if adopted {
+                Err(v1::Error::new(
                     v1::ErrorCode::Conflict,
                     format!("the ClearML server has not said yet whether the task of job {job} still waits"),
                 )
-                .hint("cancel it again in a few seconds")),
+                .hint("cancel it again in a few seconds"))
+            } else {
+                Ok(Withdrawn::Claimed)
             };
             let _ = reply.send(answer);
             return;
@@ -679,9 +682,10 @@ fn end_jobs(context: &Arc<Context>, queue: &str, jobs: Vec<(Mirror, Option<&'sta
     tokio::task::spawn_local(async move {
         let left = jobs.iter().filter(|(_, why)| why.is_none());
         let left: Vec<String> = left.map(|(mirror, _)| mirror.task.clone()).collect();
-        let mut words = match left.is_empty() {
-            true => BTreeMap::new(),
-            false => of_waiting(&context, &queue, &left).await,
+        let mut words = if left.is_empty() {
+            BTreeMap::new()
+        } else {
+            of_waiting(&context, &queue, &left).await
         };
         for (mirror, why) in jobs {
             let words = words.remove(&mirror.task);

@@ -14,6 +14,7 @@ use crate::server::{Stats, StatusReport, now_ms};
 /// The first report after the start, as the stock agent sends it.
 const FIRST: Duration = Duration::from_secs(3);
 
+/// Bytes of a MiB, as the stock agent divides.
 const MIB: f64 = 1_048_576.0;
 
 /// Reports until it is dropped.

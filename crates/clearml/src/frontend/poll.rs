@@ -44,13 +44,15 @@ pub struct PollResult {
     pub trouble: Option<String>,
 }
 
-/// Tasks whose names one call asks for.
+/// Tasks whose names one call asks for. More than the slots of eight GPUs as a rule; a larger answer would hold up the
+/// server for other agents.
 const MOST_NAMED: usize = 200;
 
 /// Slots of our name that the front end looks at: sixteen times as many as eight GPUs have with the smallest fraction.
 const MOST_SLOTS: usize = 1024;
 
-/// How many seconds a worker may be unheard and still counts.
+/// How many seconds a worker may be unheard and still counts. The stock agent's timeout ([`super::TIMEOUT`]), so that
+/// both agree on which workers live.
 const LAST_SEEN: u64 = 600;
 
 /// Looks once. What fails ends the look: a server that does not answer is not asked three things.
@@ -122,9 +124,10 @@ async fn fill(
         workers.truncate(MOST_SLOTS);
         let tasks = workers.iter().filter_map(|worker| worker.task.as_ref());
         let tasks: Vec<String> = tasks.map(|task| task.id.clone()).collect();
-        let found = match tasks.is_empty() {
-            true => Vec::new(),
-            false => context.server.tasks(&tasks).await?,
+        let found = if tasks.is_empty() {
+            Vec::new()
+        } else {
+            context.server.tasks(&tasks).await?
         };
         let found = found.into_iter().map(|task| (task.id.clone(), task));
         seen.workers = Some((workers, found.collect()));

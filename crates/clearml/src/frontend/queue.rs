@@ -27,10 +27,12 @@ pub const NOTE: &str = "note";
 /// Bytes of a label, as the node agent takes them.
 const LONGEST_LABEL: usize = 256;
 
-/// Projects whose first job is waited for at a time; the others' are looked at with each look at the server.
+/// Projects whose first job is waited for at a time; the others' are looked at with each look at the server. Each is a
+/// connection to the daemon, of 512 for a user: so an eighth of them is taken.
 const MOST_WAITERS: usize = 64;
 
-/// One call that waits for the head's slice.
+/// One call that waits for the head's slice. The daemon answers when the slice comes, so the length only sets the
+/// number of idle calls: two a minute for a project.
 const WAIT: Duration = Duration::from_secs(30);
 
 /// How the job at a queue's head stands.

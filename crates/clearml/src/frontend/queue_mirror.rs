@@ -145,10 +145,12 @@ fn as_usize(count: u32) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
 
-/// Of one project in one queue. What is beyond comes as soon as a place is free.
+/// Of one project in one queue. What is beyond comes as soon as a place is free. Eight GPUs of eight parts fit 64 tasks
+/// at once, so more mirrored tasks could not start anyway.
 const MOST: usize = 64;
 
-/// Of one queue, all projects together.
+/// Of one queue, all projects together: four projects with full turns. Each mirrored task is a pending job that the
+/// daemon plans with, so more would slow its rounds.
 const MOST_MIRRORED: usize = 256;
 
 #[cfg(test)]

@@ -14,7 +14,8 @@ use crate::server::{QueueFacts, Server};
 use crate::slot::daemon_id;
 use crate::{Error, Options, ServerQueue, Settings};
 
-/// The least the stock agent polls, seconds; `--polling-interval` below it is that.
+/// The least the stock agent polls, seconds; `--polling-interval` below it is that. A shorter one would load a server
+/// that other agents share.
 const LEAST_POLL: u64 = 5;
 
 /// A queue that is served.

@@ -26,7 +26,8 @@ use crate::server::{Task, now_ms};
 pub use job::recovered_job;
 use job::{JobSight, follow};
 
-/// Between two observations of a task without a visible worker.
+/// Between two observations of a task without a visible worker. Five of them are 10 s: an agent's first report needs 3
+/// s, so half would take tasks from live agents.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Tasks as they were seen in one look.

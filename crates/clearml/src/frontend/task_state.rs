@@ -159,10 +159,12 @@ pub enum Outcome {
 }
 
 /// Observations of a task without a visible worker before it counts as ours: another agent that popped it registers
-/// within moments.
+/// within moments. Five are 10 s; the stock agent registers 3 s after its start, so half would be too soon on a slow
+/// network.
 const LOOKS: u8 = 5;
 
-/// How often a task that cannot be started is looked at again before it goes back.
+/// How often a task that cannot be started is looked at again before it goes back. One failure may be a passing fault
+/// of the server; a task that fails three times would hold up those behind it.
 const STARTS: u8 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -80,9 +80,10 @@ impl Watcher {
         let since = *self.ended.get_or_insert(now);
         // It has done what its user wished; nothing is left to wait for but its slot.
         let is_over = task.status == Status::Stopped || now.saturating_sub(since) >= OWN_END;
-        match is_over {
-            true => WatchDecision::Stop(StopReason::Ended, None),
-            false => WatchDecision::Go,
+        if is_over {
+            WatchDecision::Stop(StopReason::Ended, None)
+        } else {
+            WatchDecision::Go
         }
     }
 

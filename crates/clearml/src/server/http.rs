@@ -16,7 +16,8 @@ use super::error::{ServerError, backoff};
 use super::token::Token;
 use crate::config::{Api, Credentials, Method, Verify};
 
-/// The stock agent's time for a connection and for an answer, seconds.
+/// The stock agent's time for a connection and for an answer, seconds. The same as its, so that a server that serves it
+/// serves Divvy as well.
 const CONNECT: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(30);
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::error::ServerError;
 use super::http::Server;
 
-/// How long to wait before something is tried again that can pass.
+/// How long to wait before something is tried again that can pass. A server restarts in some ten seconds; shorter would
+/// add calls of all front ends to its start.
 const AGAIN: Duration = Duration::from_secs(1);
 
 impl Server {

@@ -110,12 +110,13 @@ pub fn states(text: &str) -> Result<String> {
 
 fn sort(text: &str) -> Result<String> {
     let key = text.strip_prefix('-').unwrap_or(text);
-    match SORTS.contains(&key) {
-        true => Ok(text.to_owned()),
-        false => Err(usage(
+    if SORTS.contains(&key) {
+        Ok(text.to_owned())
+    } else {
+        Err(usage(
             format!("--sort {text}: no order {key:?}"),
             format!("use {}; -{} is reversed", SORTS.join(", "), SORTS[0]),
-        )),
+        ))
     }
 }
 

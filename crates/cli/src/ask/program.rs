@@ -16,10 +16,11 @@ use crate::start::{self, DaemonWanted};
 /// As much of a program's file as tells how the kernel starts it: `BINPRM_BUF_SIZE` of Linux.
 const BEGINNING: u64 = 256;
 
-/// Letters of a name or path that a message repeats.
+/// Letters of a name or path that a message repeats. Enough for the end of most paths; a longer one hides the message.
 const LONGEST_SHOWN: usize = 200;
 
-/// Names of a PATH that are compared with one that is not there, at most.
+/// Names of a PATH that are compared with one that is not there, at most. A system has some thousand. Ten times that
+/// takes a moment; more would make a typing error slow.
 const MOST_NAMES: usize = 50_000;
 
 /// A program that cannot be started from the job's folder with the job's PATH.
@@ -175,9 +176,10 @@ impl SearchContext<'_> {
                 "use the path of a program in it".to_owned(),
             ),
             LookupError::File(_, error) if error.kind() == io::ErrorKind::NotFound => (
-                match name.starts_with('/') {
-                    true => format!("file {name} not found"),
-                    false => format!("file {name} not found in {}", self.cwd.display()),
+                if name.starts_with('/') {
+                    format!("file {name} not found")
+                } else {
+                    format!("file {name} not found in {}", self.cwd.display())
                 },
                 match (self.quoted(), self.nearest_beside()) {
                     (Some(hint), _) => hint,
@@ -201,10 +203,11 @@ impl SearchContext<'_> {
         let name = &short(self.name);
         let why =
             format!("the first line of {name} names {interpreter}, but this file does not exist");
-        let hint = match interpreter.ends_with('\r') {
+        let hint = if interpreter.ends_with('\r') {
             // The kernel takes the end of the line for a part of the name.
-            true => format!("it has Windows line ends: sed -i 's/\\r$//' {name}"),
-            false => "change that line, or put the interpreter before it: bash, python3".to_owned(),
+            format!("it has Windows line ends: sed -i 's/\\r$//' {name}")
+        } else {
+            "change that line, or put the interpreter before it: bash, python3".to_owned()
         };
         no_program(127, &why, hint)
     }

@@ -10,7 +10,7 @@ use super::describe::{Facts, compute, image, request_in_words, terms};
 use super::jobs::{fate, would};
 use crate::text;
 
-/// Failed jobs of an array that the text names.
+/// Failed jobs of an array that the text names. Eight indices fit one line; `divvy ps` lists the others.
 const MOST_NAMED: usize = 8;
 
 /// The name that an array was submitted with.
@@ -35,9 +35,10 @@ fn count(tasks: &[&ArrayTask]) -> usize {
 
 /// `12_0 to 12_3`.
 fn extent(array: &str, first: u32, last: u32) -> String {
-    match first == last {
-        true => format!("{array}_{first}"),
-        false => format!("{array}_{first} to {array}_{last}"),
+    if first == last {
+        format!("{array}_{first}")
+    } else {
+        format!("{array}_{first} to {array}_{last}")
     }
 }
 

@@ -40,9 +40,10 @@ fn origin(value: &ConfigValue) -> String {
             format!("{file}:{}", value.line.unwrap_or_default())
         }
     };
-    match value.needs_restart {
-        true => format!("{origin}; another value after a restart"),
-        false => origin,
+    if value.needs_restart {
+        format!("{origin}; another value after a restart")
+    } else {
+        origin
     }
 }
 
@@ -65,7 +66,7 @@ pub fn config_reload(done: &ConfigReload) -> String {
     }
 }
 
-/// Widest line of the commented file.
+/// Widest line of the commented file. So a line fits 120 columns behind a diff's mark and the comment's own.
 const WIDTH: usize = 116;
 
 /// A file with every key as a comment: its meaning, and its default or an example.

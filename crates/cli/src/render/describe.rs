@@ -448,23 +448,20 @@ impl Facts {
             cdi_device,
             ends,
         } = claim;
-        match namespace.is_empty() {
-            true => {
-                self.add("slice name", &text::clean(uid));
-                let end = match ends {
-                    Some(ClaimEnd { pid: Some(pid), .. }) => format!("with process {pid}"),
-                    Some(ClaimEnd {
-                        cgroup: Some(folder),
-                        ..
-                    }) => format!("with the control group {folder}"),
-                    _ => format!("with `divvy slice rm {uid}`"),
-                };
-                self.add("ends", &text::clean(&end));
-            }
-            false => {
-                let whose = format!("{namespace}/{name}, uid {uid}");
-                self.add("claim", &text::clean(&whose));
-            }
+        if namespace.is_empty() {
+            self.add("slice name", &text::clean(uid));
+            let end = match ends {
+                Some(ClaimEnd { pid: Some(pid), .. }) => format!("with process {pid}"),
+                Some(ClaimEnd {
+                    cgroup: Some(folder),
+                    ..
+                }) => format!("with the control group {folder}"),
+                _ => format!("with `divvy slice rm {uid}`"),
+            };
+            self.add("ends", &text::clean(&end));
+        } else {
+            let whose = format!("{namespace}/{name}, uid {uid}");
+            self.add("claim", &text::clean(&whose));
         }
         self.add("pods", &text::clean(&pods.join(", ")));
         self.add("device", &text::clean(cdi_device));

@@ -7,7 +7,7 @@ use crate::colour::Tone;
 use crate::table::{self, Cells, Column, Spare};
 use crate::text;
 
-/// Most processes of a GPU that a note names.
+/// Most processes of a GPU that a note names. A longer note would not fit a line; `divvy gpus -o json` has all.
 const MOST_NAMED: usize = 4;
 
 /// One row a GPU.
@@ -166,9 +166,10 @@ fn people(gpu: &Gpu) -> String {
         let user = process.user.as_deref().map(text::clean);
         let program = process.program.as_deref().map(text::clean);
         let who: Vec<String> = user.into_iter().chain(program).collect();
-        let pid = match who.is_empty() {
-            true => format!("pid {}", process.pid),
-            false => format!("{} (pid {})", who.join(" "), process.pid),
+        let pid = if who.is_empty() {
+            format!("pid {}", process.pid)
+        } else {
+            format!("{} (pid {})", who.join(" "), process.pid)
         };
         match process.memory_bytes {
             Some(memory) => format!("{pid} {}", text::memory(memory)),
@@ -189,9 +190,12 @@ fn slice(slice: &GpuSlice, view: View) -> String {
         let used = time.share_used?;
         Some(format!("{} % busy", (used + 5) / 10))
     };
-    let time = slice.compute_time.and_then(|time| match view.wide {
-        true => Some(text::compute_time(&time)),
-        false => uses(time),
+    let time = slice.compute_time.and_then(|time| {
+        if view.wide {
+            Some(text::compute_time(&time))
+        } else {
+            uses(time)
+        }
     });
     let time = time.map(|time| format!(" ({time})")).unwrap_or_default();
     let user = match slice.user.as_str() {
@@ -246,9 +250,10 @@ fn note(gpu: &Gpu, view: View) -> String {
         [] => String::new(),
         pids => format!("bypass by pid {}", pids.join(", ")),
     };
-    let blind = match gpu.process_memory_known {
-        true => String::new(),
-        false => "the driver does not report the memory of each process".to_owned(),
+    let blind = if gpu.process_memory_known {
+        String::new()
+    } else {
+        "the driver does not report the memory of each process".to_owned()
     };
     let trouble = gpu.problem.as_deref().map(text::clean).unwrap_or_default();
     let parts = [

@@ -10,10 +10,11 @@ use super::View;
 use crate::table::{self, Column};
 use crate::text;
 
-/// Cells of a bar.
+/// Cells of a bar. One cell is a tenth of the time, which is as exact as the figure beside it needs.
 const BAR: usize = 10;
 
-/// Most marks of a sparkline. Of more days, several share a mark.
+/// Most marks of a sparkline. Of more days, several share a mark. The days of a month, so that a month needs no
+/// sharing.
 const SPARKS: usize = 31;
 
 /// Characters of bars and sparklines.
@@ -86,9 +87,10 @@ enum Extra {
 
 /// One row for each of what was asked by. GPU time is in hours of a whole GPU.
 pub fn usages(rows: &[Usage], view: View, marks: Marks) -> String {
-    let extra = match rows.iter().any(|row| row.day.is_some()) {
-        true => Extra::Bar(marks),
-        false => Extra::Nothing,
+    let extra = if rows.iter().any(|row| row.day.is_some()) {
+        Extra::Bar(marks)
+    } else {
+        Extra::Nothing
     };
     table(rows, view, &extra)
 }

@@ -10,10 +10,12 @@ use super::{View, jobs};
 use crate::table;
 use crate::text;
 
-/// Jobs ahead, or jobs with unknown ends, that the text names.
+/// Jobs ahead, or jobs with unknown ends, that the text names. A longer list hides the reason above it; the count
+/// follows.
 const MOST_NAMED: usize = 8;
 
-/// Columns before the text of a line that has a lead.
+/// Columns before the text of a line that has a lead. As wide as the longest lead, so that all texts begin in one
+/// column.
 const LEAD: usize = 10;
 
 /// The explanation as lines.
@@ -46,20 +48,21 @@ pub fn why(why: &Why, view: View) -> String {
 
 /// What would start it now, with the command that does it. An older daemon names no commands.
 fn options(why: &Why) -> Vec<String> {
-    let of_changes = |change: &WhyChange| match change.command.is_empty() {
-        true => text::clean(&change.text),
-        false => {
+    let of_changes = |change: &WhyChange| {
+        if change.command.is_empty() {
+            text::clean(&change.text)
+        } else {
             let command = text::command_line(&change.command);
             format!("{}: {command}", text::clean(&change.text))
         }
     };
-    match why.suggested_changes.is_empty() {
-        true => why
-            .suggestions
+    if why.suggested_changes.is_empty() {
+        why.suggestions
             .iter()
             .map(|text| text::clean(text))
-            .collect(),
-        false => why.suggested_changes.iter().map(of_changes).collect(),
+            .collect()
+    } else {
+        why.suggested_changes.iter().map(of_changes).collect()
     }
 }
 
@@ -80,9 +83,10 @@ fn one_gpu(gpu: &WhyGpu) -> String {
     // An older daemon names no users.
     let named = gpu.held_by.iter().filter(|holder| !holder.user.is_empty());
     let named: Vec<&WhyHolder> = named.collect();
-    let (failed, holders) = match named.len() == gpu.holders.len() {
-        true => with_names(failed, &named),
-        false => (failed, gpu.holders.clone()),
+    let (failed, holders) = if named.len() == gpu.holders.len() {
+        with_names(failed, &named)
+    } else {
+        (failed, gpu.holders.clone())
     };
     match holders.as_slice() {
         [] => failed,
@@ -145,9 +149,10 @@ fn named(mut jobs: Vec<String>) -> String {
 /// `usually runs 42m (median of 7), so in about 12m03s; in 1h00m at the latest`.
 fn end(holder: &WhyHolder, now: Timestamp) -> Option<String> {
     let usual = holder.usual_run.zip(holder.usually_ends).map(|(run, at)| {
-        let so = match at > now {
-            true => format!("so in about {}", text::elapsed(now, at)),
-            false => "already exceeded".to_owned(),
+        let so = if at > now {
+            format!("so in about {}", text::elapsed(now, at))
+        } else {
+            "already exceeded".to_owned()
         };
         let (length, runs) = (text::seconds(run.median_s), run.runs);
         format!("usually runs {length} (median of {runs}), {so}")

@@ -165,9 +165,10 @@ impl NewSize {
             return Ok(Self::Compute(typed.to_owned()));
         }
         let has_unit = typed.ends_with(|c: char| c.is_ascii_alphabetic());
-        match has_unit {
-            true => crate::ask::amount(None, Some(typed)).map(|_| Self::Memory(typed.to_owned())),
-            false => crate::ask::amount(Some(typed), None).map(|_| Self::Gpu(typed.to_owned())),
+        if has_unit {
+            crate::ask::amount(None, Some(typed)).map(|_| Self::Memory(typed.to_owned()))
+        } else {
+            crate::ask::amount(Some(typed), None).map(|_| Self::Gpu(typed.to_owned()))
         }
     }
 

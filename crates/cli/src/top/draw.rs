@@ -81,9 +81,10 @@ fn header(state: &State, canvas: &mut Canvas<'_>, area: Rect) {
         _ => format!("{}.{}", millis / 1000, millis % 1000 / 100),
     };
     let frozen = if state.is_frozen { "frozen  " } else { "" };
-    let right = match state.options.is_once {
-        true => clock.to_string(),
-        false => format!("{frozen}{clock}  {seconds} s  ?"),
+    let right = if state.options.is_once {
+        clock.to_string()
+    } else {
+        format!("{frozen}{clock}  {seconds} s  ?")
     };
     let left_width = area.width.saturating_sub(width_of(&right) + 1);
     let mut pen = canvas.pen(area.x, area.y, left_width);
@@ -207,27 +208,32 @@ fn keys_of(state: &State, canvas: &mut Canvas<'_>, area: Rect) {
     let owner = state.picked().and_then(|picked| picked.owner);
     let may = state.forbidden(owner.as_deref()).is_none();
     // With the rank at which a key gives way to others.
-    let mut keys: Vec<(u8, &str)> = match is_page {
-        true => vec![
+    let mut keys: Vec<(u8, &str)> = if is_page {
+        vec![
             (2, "w why"),
             (2, "l log"),
             (2, "o oom"),
             (3, "e events"),
             (3, "d facts"),
             (3, "t span"),
-        ],
-        false => vec![(1, "Enter job"), (2, "w why"), (2, "l log"), (2, "O oom")],
+        ]
+    } else {
+        vec![(1, "Enter job"), (2, "w why"), (2, "l log"), (2, "O oom")]
     };
     let actions = [(4, "r resize"), (4, "s suspend"), (2, "x cancel")];
     keys.extend(actions);
-    keys.extend(match is_page {
-        true => vec![(0, "? help"), (0, "q back")],
-        false => vec![(1, "/ filter"), (0, "? help"), (5, "q leave")],
+    keys.extend(if is_page {
+        vec![(0, "? help"), (0, "q back")]
+    } else {
+        vec![(1, "/ filter"), (0, "? help"), (5, "q leave")]
     });
     let is_action = |key: &str| actions.iter().any(|(_, action)| *action == key);
-    let shown = |key: &str| match may || !is_action(key) {
-        true => key.to_owned(),
-        false => format!("({key})"),
+    let shown = |key: &str| {
+        if may || !is_action(key) {
+            key.to_owned()
+        } else {
+            format!("({key})")
+        }
     };
     let width = |keys: &[(u8, &str)]| {
         let widths = keys.iter().map(|(_, key)| width_of(&shown(key)) + 2);
@@ -290,9 +296,10 @@ fn help(state: &State, canvas: &mut Canvas<'_>, area: Rect) {
             Tone::Plain,
         );
     }
-    let end = match top + rows < lines.len() {
-        true => "arrows: more; any other key: back",
-        false => "any key: back",
+    let end = if top + rows < lines.len() {
+        "arrows: more; any other key: back"
+    } else {
+        "any key: back"
     };
     canvas.text(area.x, area.bottom() - 1, area.width, end, Tone::Faint);
 }

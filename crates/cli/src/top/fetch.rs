@@ -11,10 +11,11 @@ use super::call::{Action, Data, LogPiece, NewSize, Question};
 use super::state::MOST_LOG;
 use crate::ask;
 
-/// Longest time for an answer. The client gives up earlier when the daemon does not respond.
+/// Longest time for an answer. The client gives up earlier when the daemon does not respond. Twice the client's own
+/// limit of silence, so it ends only a call that neither answers nor fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Events of a job's page.
+/// Events of a job's page: more than a job has that was requeued often, and so enough. `divvy events` has the others.
 const MOST_JOB_EVENTS: u32 = 200;
 
 /// Answers a question.
@@ -74,9 +75,10 @@ async fn log(client: &Client, job: &str, from: u64) -> Result<LogPiece, Error> {
     let end = client.log_end(job).await?;
     let most = MOST_LOG as u64;
     let is_again = end < from;
-    let start = match is_again {
-        true => end.saturating_sub(most),
-        false => from.max(end.saturating_sub(most)),
+    let start = if is_again {
+        end.saturating_sub(most)
+    } else {
+        from.max(end.saturating_sub(most))
     };
     if start == end && !is_again {
         return Ok(LogPiece {

@@ -2,7 +2,8 @@
 
 use divvy_api::v1::{BoardJob, BoardWaitingJob, JobQuery, JobState};
 
-/// Longest text of a filter that the view accepts, in characters.
+/// Longest text of a filter that the view accepts, in characters. As wide as a wide terminal: a longer one could not be
+/// seen while it is typed.
 pub const LONGEST: usize = 120;
 
 /// Words of a filter, as typed.

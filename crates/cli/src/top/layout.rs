@@ -10,15 +10,18 @@ use super::state::{Mode, Pane, State};
 /// The smallest terminal with a view, in columns and lines.
 pub const SMALLEST: (u16, u16) = (40, 10);
 
-/// Columns of the page beside the list, and those from which there is one.
+/// Columns of the page beside the list, and those from which there is one. The list keeps 88 columns, which fit all its
+/// columns; half a page would break the texts of the page.
 const SIDE: u16 = 72;
 const WITH_SIDE: u16 = 160;
 
-/// Lines of the strip with events and users, and the lines of the screen from which there is one.
+/// Lines of the strip with events and users, and the lines of the screen from which there is one. Six rows in a frame:
+/// enough for the newest events. The GPUs and jobs above keep 28 lines, more than a small screen has.
 const STRIP: u16 = 8;
 const WITH_STRIP: u16 = 36;
 
-/// Columns from which events and users stand side by side.
+/// Columns from which events and users stand side by side. Two halves of 60 columns: an event would not fit a narrower
+/// one.
 const WIDE: u16 = 120;
 
 /// Places of the parts of the screen. A part without a place is not shown.

@@ -24,7 +24,8 @@ use super::terminal::{self, Screen};
 use super::update::{Input, set_filter, update};
 use crate::output::Stop;
 
-/// The clock of the view. An interval between boards is a multiple of it.
+/// The clock of the view. An interval between boards is a multiple of it. Half a second is the shortest interval that a
+/// user can choose. A faster clock would only wake the view.
 const TICK: Duration = Duration::from_millis(500);
 
 /// SIGTSTP, which a terminal sends for Ctrl-Z outside of raw mode.

@@ -14,10 +14,11 @@ use super::state::{Options, State};
 use super::update::{Input, set_filter, update};
 use crate::output::Stop;
 
-/// Columns of the text where there is no terminal.
+/// Columns of the text where there is no terminal. Wide enough for all columns of a job, and within the width of a log
+/// or a mail.
 const COLUMNS: usize = 120;
 
-/// Most columns of the text.
+/// Most columns of the text. Wider than any screen: a text that is wider would only be longer.
 const MOST_COLUMNS: usize = 400;
 
 /// The text of a buffer: no escapes, no trailing spaces.
@@ -85,9 +86,10 @@ pub async fn once(
 /// # Errors
 /// When it cannot be written as JSON, which no board allows.
 pub fn document(board: &Board, is_line: bool) -> serde_json::Result<String> {
-    let text = match is_line {
-        true => serde_json::to_string(board)?,
-        false => serde_json::to_string_pretty(&List::new("Board", vec![board]))?,
+    let text = if is_line {
+        serde_json::to_string(board)?
+    } else {
+        serde_json::to_string_pretty(&List::new("Board", vec![board]))?
     };
     Ok(text + "\n")
 }

@@ -134,9 +134,12 @@ impl State {
             .filter(|job| filter.matches_job(job))
             .collect();
         let Sort { by, is_reversed } = self.sort;
-        jobs.sort_by(|one, other| match is_reversed {
-            false => compare(by, one, other),
-            true => compare(by, other, one),
+        jobs.sort_by(|one, other| {
+            if is_reversed {
+                compare(by, other, one)
+            } else {
+                compare(by, one, other)
+            }
         });
         if !self.is_tree {
             let row = |job| JobRow {
@@ -169,9 +172,10 @@ impl State {
         let picked = self.picked_job.as_deref();
         let is_picked = |row: &JobRow<'_>| Some(row.job.reference()) == picked;
         let at_cursor = rows.get(self.job_row).is_some_and(is_picked);
-        let found = match at_cursor {
-            true => Some(self.job_row),
-            false => rows.iter().position(is_picked),
+        let found = if at_cursor {
+            Some(self.job_row)
+        } else {
+            rows.iter().position(is_picked)
         };
         found.unwrap_or_else(|| self.job_row.min(rows.len().saturating_sub(1)))
     }

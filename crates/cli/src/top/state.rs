@@ -16,16 +16,19 @@ use super::rows::Sort;
 /// Intervals between two boards, in milliseconds, in the order of the keys + and -.
 pub const INTERVALS: [i64; 5] = [500, 1000, 2000, 5000, 10_000];
 
-/// Events that the view keeps.
+/// Events that the view keeps. Five screens of 60 lines; `divvy events` has all, and the view takes no more memory over
+/// days.
 pub const MOST_EVENTS: usize = 300;
 
-/// Bytes of output that the view keeps of one job.
+/// Bytes of output that the view keeps of one job. Some hundred lines, more than the page shows; `divvy logs` has all.
 pub const MOST_LOG: usize = 32 << 10;
 
-/// Jobs of a page of the pending jobs.
+/// Jobs of a page of the pending jobs. More than a screen, so that the next page is there before the user is; a larger
+/// one would slow each poll.
 pub const PAGE: usize = 100;
 
-/// Points of a GPU's sparkline, one a second.
+/// Points of a GPU's sparkline, one a second. A minute: half would hide the steps of a training, and more points than
+/// cells would not be seen.
 const TREND: i64 = 60;
 
 /// What the command line says.

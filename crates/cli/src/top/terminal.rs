@@ -20,10 +20,12 @@ use tokio::sync::mpsc;
 use super::keys::Key;
 use super::update::Input;
 
-/// Inputs of the terminal that wait for the view. Further keys wait in the terminal itself.
+/// Inputs of the terminal that wait for the view. Further keys wait in the terminal itself. A held key repeats 30 times
+/// a second: enough for two seconds. More would let the view run on after its release.
 const QUEUE: usize = 64;
 
-/// Bytes of a frame that are written at once: a screen of 200x60 with its colours.
+/// Bytes of a frame that are written at once: a screen of 200x60 with its colours. So one write draws a frame, and a
+/// larger screen takes two.
 const FRAME: usize = 64 << 10;
 
 /// Whether the terminal shows the view, and has to be restored.

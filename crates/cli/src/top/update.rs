@@ -16,7 +16,7 @@ use super::rows;
 use super::state::{INTERVALS, Mode, Notice, PAGE, Page, Pane, Section, State};
 use crate::text;
 
-/// Longest size that a user can type.
+/// Longest size that a user can type. The longest, `1234.5GiB` for each of several GPUs, fits twice.
 const LONGEST_SIZE: usize = 40;
 
 /// What happens to the view.
@@ -237,9 +237,10 @@ fn mine(state: &mut State) {
 fn change_interval(state: &mut State, is_longer: bool) {
     let now = state.options.interval.as_millis();
     let mut intervals = INTERVALS.iter().copied();
-    let next = match is_longer {
-        true => intervals.find(|one| i128::from(*one) > now),
-        false => intervals.rfind(|one| i128::from(*one) < now),
+    let next = if is_longer {
+        intervals.find(|one| i128::from(*one) > now)
+    } else {
+        intervals.rfind(|one| i128::from(*one) < now)
     };
     if let Some(next) = next {
         state.options.interval = SignedDuration::from_millis(next);
@@ -422,7 +423,7 @@ fn upside_down(motion: Motion) -> Motion {
 fn go(state: &mut State, motion: Motion) {
     let page = layout::page_height(state);
     if let Some(open) = state.page.as_mut().filter(|page| page.is_open) {
-        // The drawing knows how many lines there are, and stops at the last one.
+        // The drawing knows how many lines there are, and stops at the last one. So any larger number would do.
         const MOST_LINES: usize = 5000;
         open.scroll = match open.section {
             Section::Log => moved(open.scroll, MOST_LINES, upside_down(motion), page),
@@ -468,9 +469,10 @@ fn follow_selection(state: &mut State) {
     if state.page.as_ref().is_some_and(|page| page.is_open) {
         return;
     }
-    let picked = match layout::has_side_page(state) {
-        true => state.picked_in_list(),
-        false => None,
+    let picked = if layout::has_side_page(state) {
+        state.picked_in_list()
+    } else {
+        None
     };
     match (picked, &state.page) {
         (Some(picked), Some(page)) if page.job == picked.job => {}

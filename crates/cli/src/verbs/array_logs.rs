@@ -15,7 +15,7 @@ use crate::output::{Stop, print, say};
 use crate::text;
 
 /// Logs that are followed at once, those with the lowest indices first; each is a connection. The next follows when one
-/// ends.
+/// ends. An eighth of the 512 connections of a user, so that other commands still find one (024).
 const AT_ONCE: usize = 64;
 
 /// A line that is longer is broken, so that a program that writes no end of line takes no more memory than this.

@@ -26,13 +26,15 @@ pub async fn attach(args: args::Attach) -> Outcome {
     check(&job)?;
     files::report_output_files(&job);
     let id = job.reference();
-    let from = match args.from_start {
-        true => Log::from_start(),
-        false => Log::from_now(&client, &id).await?,
+    let from = if args.from_start {
+        Log::from_start()
+    } else {
+        Log::from_now(&client, &id).await?
     };
-    progress(&match args.no_signals {
-        true => format!("attached to #{id}; Ctrl-C ends attach, not the job"),
-        false => format!("attached to #{id}; Ctrl-C goes to its program"),
+    progress(&if args.no_signals {
+        format!("attached to #{id}; Ctrl-C ends attach, not the job")
+    } else {
+        format!("attached to #{id}; Ctrl-C goes to its program")
     });
     let output = from.follow(&client, &id);
     let requeues = stop_reasons::report_requeues(&client, &id);

@@ -135,10 +135,7 @@ fn missing(source: &Source) -> Error {
 
 fn show(args: args::ConfigShow) -> Outcome {
     let named = args.system || args.config.is_some();
-    let running = match named {
-        true => None,
-        false => block_on(running())?,
-    };
+    let running = if named { None } else { block_on(running())? };
     let values = match running {
         Some(values) => values,
         None => {

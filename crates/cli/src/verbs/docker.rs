@@ -41,9 +41,10 @@ fn run_container(words: &[String], backend: Backend) -> Outcome {
     } = slice_flags(&line.own)?;
     let asked = container::parse_container(&line.image, &line.arguments)?;
     container::report_ignored(&asked);
-    let runner = match asked.detach {
-        true => Runner::Supervisor,
-        false => Runner::Client,
+    let runner = if asked.detach {
+        Runner::Supervisor
+    } else {
+        Runner::Client
     };
     let wanted = DaemonWanted::from(&job);
     let mut submission = ask::contained(&job, asked, line.command, runner)?;

@@ -265,11 +265,12 @@ fn out_of_service(gpus: &[Gpu]) -> Option<Finding> {
         status: FindingStatus::Warn,
         found: format!("out of service: {}", lines.collect::<Vec<_>>().join("; ")),
         means: "running jobs continue there, and no job starts".to_owned(),
-        fix: match is_fault {
-            true => "dmesg and `nvidia-smi -q` say more of a fault; the daemon tests such a GPU again and again, and \
-                     `divvy admin undrain` returns it at once"
-                .to_owned(),
-            false => "divvy admin undrain".to_owned(),
+        fix: if is_fault {
+            "dmesg and `nvidia-smi -q` say more of a fault; the daemon tests such a GPU again and again, and \
+             `divvy admin undrain` returns it at once"
+                .to_owned()
+        } else {
+            "divvy admin undrain".to_owned()
         },
     })
 }

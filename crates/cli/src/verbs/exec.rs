@@ -14,7 +14,8 @@ use crate::call::{Outcome, client, reference};
 use crate::output::{Stop, print, say};
 use crate::{args, ask};
 
-/// Bytes read of standard input at a time.
+/// Bytes read of standard input at a time. A quarter of the largest frame: a larger one would delay what the program
+/// prints meanwhile.
 const PIECE: usize = 16 << 10;
 
 pub async fn exec(args: args::Exec) -> Outcome {
@@ -35,9 +36,10 @@ pub async fn inside(client: &Client, job: &str, command: Vec<String>) -> Result<
     };
     let mut signals = Signals::new().map_err(unheard)?;
     let (output, input) = client.exec(job, &exec).await?;
-    let raw = match is_terminal {
-        true => Some(Raw::enter().map_err(unheard)?),
-        false => None,
+    let raw = if is_terminal {
+        Some(Raw::enter().map_err(unheard)?)
+    } else {
+        None
     };
     let end = talk(output, input, &mut signals, is_terminal).await;
     // Back as it was before anything is said on it.

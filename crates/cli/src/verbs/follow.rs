@@ -36,9 +36,10 @@ pub async fn logs(args: Logs) -> Outcome {
                     return Ok(ExitCode::SUCCESS);
                 }
             }
-            match follow {
-                true => Log::from(start).follow(&client, &job).await?,
-                false => Log::from(start).copy_all(&client, &job).await?,
+            if follow {
+                Log::from(start).follow(&client, &job).await?
+            } else {
+                Log::from(start).copy_all(&client, &job).await?
             }
         }
         (Some(_), true) => array_logs::follow(client, &in_order(meant.jobs), start).await?,
@@ -124,13 +125,12 @@ impl Log {
 
     /// Prints what one answer has; false where it was broken off after some of it.
     async fn copy(&mut self, client: &Client, job: &str, follow: bool) -> Result<bool, Stop> {
-        let mut log = match self.start == LogStart::default() {
-            true => client.log(job, self.offset, follow).await?,
-            false => {
-                let log = client.log_from(job, self.start, follow).await?;
-                (self.offset, self.start) = (log.from(), LogStart::default());
-                log
-            }
+        let mut log = if self.start == LogStart::default() {
+            client.log(job, self.offset, follow).await?
+        } else {
+            let log = client.log_from(job, self.start, follow).await?;
+            (self.offset, self.start) = (log.from(), LogStart::default());
+            log
         };
         self.away.back();
         let gone = log.from().saturating_sub(self.offset);
@@ -218,6 +218,7 @@ fn since(text: Option<&str>) -> Result<Option<Timestamp>, Error> {
 
 /// The events that there are now. The daemon gives so many in one answer.
 async fn all_events(client: &Client, mut query: EventQuery) -> Result<Vec<Event>, Error> {
+    /// The bound of the API for one call, so that the fewest calls read a long history.
     const PAGE: usize = 10_000;
     let mut events = client.events_of(&query).await?;
     let mut last = events.len();

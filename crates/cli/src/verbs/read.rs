@@ -46,7 +46,8 @@ pub async fn jobs(args: Ps) -> Outcome {
     watch::show(args.look.watch, format, draw).await
 }
 
-/// Rows beside those of queued jobs, on a terminal: the head, some running jobs, the remark and the next prompt.
+/// Rows beside those of queued jobs, on a terminal: the head, some running jobs, the remark and the next prompt. So the
+/// list of pending jobs fits a screen with them.
 const OTHER_ROWS: usize = 10;
 
 /// The jobs of a query, in the form asked for, and the number of queued jobs that are left out on a terminal.
@@ -57,16 +58,20 @@ async fn listed(
     is_filtered: bool,
 ) -> Result<(String, usize), Stop> {
     let format = args.look.read.output;
-    let span = match filters::is_past(query) {
-        true => Span::Past,
-        false => Span::Present,
+    let span = if filters::is_past(query) {
+        Span::Past
+    } else {
+        Span::Present
     };
-    let whole = async || match is_filtered {
-        true => match client.job_page(query).await {
-            Ok(page) => Ok(page.jobs),
-            Err(error) => Err(unknown_filter(client, error).await),
-        },
-        false => client.jobs(query.all).await,
+    let whole = async || {
+        if is_filtered {
+            match client.job_page(query).await {
+                Ok(page) => Ok(page.jobs),
+                Err(error) => Err(unknown_filter(client, error).await),
+            }
+        } else {
+            client.jobs(query.all).await
+        }
     };
     // A list that a program reads, or a user bounds, is whole.
     let is_bounded = args.filter.limit.is_none() && std::io::stdout().is_terminal();
@@ -75,9 +80,10 @@ async fn listed(
         None => usize::MAX,
     };
     let rows = render::Rows::new(format, view(), span);
-    let mut rows = match args.tasks {
-        true => rows,
-        false => rows.folding(most_queued),
+    let mut rows = if args.tasks {
+        rows
+    } else {
+        rows.folding(most_queued)
     };
     match format {
         Format::Json | Format::Ndjson => {
@@ -135,9 +141,10 @@ async fn these(client: &Client, args: &Ps) -> Result<Shown, Stop> {
         found.extend(jobs.into_iter().filter(|job| known.insert(job.id.clone())));
     }
     let is_past = args.all || found.iter().any(|job| job.state == JobState::Ended);
-    let table = match is_past {
-        true => render::past_jobs,
-        false => render::jobs,
+    let table = if is_past {
+        render::past_jobs
+    } else {
+        render::jobs
     };
     let text = render::list(&found, args.look.read.output, view(), table)?;
     Ok(Shown::list(text))

@@ -9,8 +9,10 @@ use divvy_api::v1::{Error, ErrorCode};
 use crate::error_output::Result;
 use crate::output;
 
-/// How long a daemon may be away before what follows it gives up.
+/// How long a daemon may be away before what follows it gives up. An upgrade takes seconds, with its restart; a minute
+/// would look like a hang.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// A daemon is back within seconds: a tenth of one is not noticed, and a shorter pause would load its start.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Absence until the client says that it waits. A restart usually takes less.

@@ -23,7 +23,7 @@ use crate::{Backend, args, ask, error_output, output, render, text};
 const POLL: Duration = Duration::from_secs(20);
 pub(super) const POLL_WATCHED: Duration = Duration::from_secs(2);
 
-/// How often the line of a waiting job is drawn.
+/// How often the line of a waiting job is drawn. The line has seconds in it, so it changes no more often.
 const TICK: Duration = Duration::from_secs(1);
 
 /// How long the causes of a program's failure may take to be told.

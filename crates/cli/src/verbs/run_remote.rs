@@ -60,9 +60,12 @@ pub async fn run(client: &Client, submission: Submit, wanted: DaemonWanted<'_>) 
         ..submission
     };
     // The daemon cancels the job once this process has ended, so it waits for as long as the daemon is away.
-    let away = || match submission.with_client {
-        true => Reconnect::without_end(),
-        false => Reconnect::default(),
+    let away = || {
+        if submission.with_client {
+            Reconnect::without_end()
+        } else {
+            Reconnect::default()
+        }
     };
     let (output, mut away) = (Log::from_start().reconnecting(away()), away());
     let job = submit::once(client, submission, wanted).await?;

@@ -21,7 +21,8 @@ use crate::error_output::{Result, usage};
 use crate::output::{self, Stop, print, say, view};
 use crate::{error_output, render, text};
 
-/// Jobs that the question names.
+/// Jobs that the question names. Enough to see that a pattern takes more than was meant; a longer list hides the
+/// question.
 const SHOWN: usize = 10;
 
 /// An action that filters select jobs for.
@@ -88,12 +89,13 @@ pub async fn act(client: &Client, args: &Cancel, action: &Action) -> Outcome {
         );
         return Err(usage(why, "add --yes, or list the jobs with --dry-run").into());
     }
-    let only = match args.select.yes {
-        true => None,
-        false => match agreed(client, args, action, &query).await? {
+    let only = if args.select.yes {
+        None
+    } else {
+        match agreed(client, args, action, &query).await? {
             Some(numbers) => Some(numbers),
             None => return Ok(ExitCode::SUCCESS),
-        },
+        }
     };
     let changed = client
         .change_jobs(&query, &JobsChange { only, ..change })

@@ -20,13 +20,15 @@ use crate::{Backend, args, ask};
 /// The default shell.
 const USUAL: &str = "/bin/sh";
 
-/// How long a job holds its slice without a shell in it.
+/// How long a job holds its slice without a shell in it. Logins take a second or two; on a busy host with a network
+/// home some more. Longer would hold a GPU without a user.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Interval of the checks for a shell.
+/// Interval of the checks for a shell. So a GPU is free half a second after the shell's end; each look is one read.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Timeout of one long poll for the slice.
+/// Timeout of one long poll for the slice. Below the 30 s for which a client of a pending job may be silent. It must be
+/// below the 30 s for which a client of a pending job may be silent.
 const POLL: Duration = Duration::from_secs(20);
 
 pub fn shell(mut args: args::Shell, backend: Backend) -> Outcome {
@@ -56,9 +58,10 @@ pub fn shell(mut args: args::Shell, backend: Backend) -> Outcome {
     let submission = ask::submit(&args.job, Runner::Client)?;
     let wanted = DaemonWanted::from(&args.job);
     let node = block_on(async { Ok(start::agent(&wanted.client()?, wanted).await?) })?;
-    match node.system {
-        true => block_on(held(submission, wanted, shell)),
-        false => run::on_terminal(submission, wanted, backend),
+    if node.system {
+        block_on(held(submission, wanted, shell))
+    } else {
+        run::on_terminal(submission, wanted, backend)
     }
 }
 

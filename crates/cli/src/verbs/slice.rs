@@ -20,7 +20,8 @@ use crate::error_output::{Result, usage};
 use crate::output::{print, say, view};
 use crate::{error_output, render, text, watch};
 
-/// Pause between two calls of `create --wait`.
+/// Pause between two calls of `create --wait`. Not longer, as the engine's own program waits; not shorter, as hundreds
+/// of engines may call at once.
 const BETWEEN_CALLS: Duration = Duration::from_millis(250);
 
 /// `create --wait` at most, so that a typo blocks no engine for good.

@@ -26,7 +26,8 @@ use crate::text;
 /// How long the daemon may take; it only has to finish what it writes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long, where it ends tasks first and tells their server: what the stock agent gives its own.
+/// How long, where it ends tasks first and tells their server: what the stock agent gives its own. A shorter one would
+/// leave tasks on the server that still count as running.
 const PATIENCE_WITH_TASKS: Duration = Duration::from_secs(120);
 
 /// How long a daemon that does not respond may take from SIGTERM to its end, before it is killed, and after that.
@@ -242,9 +243,10 @@ pub async fn status() -> Outcome {
         )
     });
     let held: Vec<String> = held.collect();
-    lines.push(match held.is_empty() {
-        true => "running  no job".to_owned(),
-        false => format!("running  {}", held.join("; ")),
+    lines.push(if held.is_empty() {
+        "running  no job".to_owned()
+    } else {
+        format!("running  {}", held.join("; "))
     });
     let waiting = jobs
         .iter()
@@ -392,16 +394,15 @@ fn end(node: &Node) -> Result<()> {
         Some(_) => PATIENCE_WITH_TASKS,
         None => PATIENCE,
     };
-    match has_ended(&process, given).map_err(failed)? {
-        true => Ok(()),
-        false => {
-            let message = format!(
-                "the daemon (pid {}) has not ended {} s after SIGTERM",
-                node.pid,
-                given.as_secs()
-            );
-            Err(Error::new(ErrorCode::TimedOut, message).hint("its log shows the cause"))
-        }
+    if has_ended(&process, given).map_err(failed)? {
+        Ok(())
+    } else {
+        let message = format!(
+            "the daemon (pid {}) has not ended {} s after SIGTERM",
+            node.pid,
+            given.as_secs()
+        );
+        Err(Error::new(ErrorCode::TimedOut, message).hint("its log shows the cause"))
     }
 }
 

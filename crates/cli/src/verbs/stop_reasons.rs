@@ -11,7 +11,8 @@ use jiff::tz::TimeZone;
 
 use crate::output;
 
-/// Between two looks whether a job went back into its queue.
+/// Between two looks whether a job went back into its queue. The message is for a person who reads it: twice as often
+/// would double the calls without being seen.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// Says it of a job that has ended, if Divvy stopped its program.
@@ -94,9 +95,10 @@ fn why(job: &Job) -> Option<String> {
 /// `14:03:22`, with the date where that is another day.
 fn local(at: Timestamp, now: Timestamp, zone: &TimeZone) -> String {
     let (at, now) = (at.to_zoned(zone.clone()), now.to_zoned(zone.clone()));
-    let form = match at.date() == now.date() {
-        true => "%H:%M:%S",
-        false => "%Y-%m-%d %H:%M:%S",
+    let form = if at.date() == now.date() {
+        "%H:%M:%S"
+    } else {
+        "%Y-%m-%d %H:%M:%S"
     };
     at.strftime(form).to_string()
 }

@@ -12,10 +12,12 @@ use crate::error_output::Result;
 /// Of a folder that this command makes.
 const FOLDER_MODE: u32 = 0o755;
 
-/// Bytes of a token before they are written as hexadecimal digits.
+/// Bytes of a token before they are written as hexadecimal digits. 256 bits, as the token of `divvy web`: more would
+/// protect nothing.
 const TOKEN_BYTES: usize = 32;
 
-/// Copies of the former file for which a free name is sought.
+/// Copies of the former file for which a free name is sought. So many names can only be taken by a script in a loop;
+/// the search then takes too long to go on.
 const MOST_COPIES: u32 = 1000;
 
 /// Writes the file; answers the copy of the former one.

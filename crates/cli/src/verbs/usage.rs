@@ -32,9 +32,10 @@ async fn shown(client: &Client, args: &Usage) -> Result<Shown, Stop> {
         by => by,
     };
     let format = args.look.read.output;
-    let marks = match args.ascii || !is_utf8() {
-        true => Marks::Ascii,
-        false => Marks::Blocks,
+    let marks = if args.ascii || !is_utf8() {
+        Marks::Ascii
+    } else {
+        Marks::Blocks
     };
     let is_daily = by.split(',').any(|word| word == "day");
     let zone = is_daily.then(|| zone_name(&TimeZone::system(), now));
@@ -44,32 +45,31 @@ async fn shown(client: &Client, args: &Usage) -> Result<Shown, Stop> {
         return Ok(Shown::list(text));
     }
     let others: Vec<&str> = by.split(',').filter(|word| *word != "day").collect();
-    let (text, totals, legend) = match is_daily && others.iter().any(|word| !word.is_empty()) {
-        false => {
-            let text = render::list(&rows, format, view(), |rows, view| {
-                render::usages(rows, view, marks)
-            })?;
-            (text, rows, None)
-        }
+    let (text, totals, legend) = if is_daily && others.iter().any(|word| !word.is_empty()) {
         // A job may hold a GPU on many days, so days do not say how many jobs there were.
-        true => {
-            let totals = client.usage(&others.join(","), since, until, None).await?;
-            let days = days(since, until.min(now));
-            let text = render::list(&totals, format, view(), |totals, view| {
-                render::daily_usages(totals, &rows, &days, view, marks)
-            })?;
-            let legend = render::days_legend(&totals, &rows, &days);
-            (text, totals, legend)
-        }
+
+        let totals = client.usage(&others.join(","), since, until, None).await?;
+        let days = days(since, until.min(now));
+        let text = render::list(&totals, format, view(), |totals, view| {
+            render::daily_usages(totals, &rows, &days, view, marks)
+        })?;
+        let legend = render::days_legend(&totals, &rows, &days);
+        (text, totals, legend)
+    } else {
+        let text = render::list(&rows, format, view(), |rows, view| {
+            render::usages(rows, view, marks)
+        })?;
+        (text, rows, None)
     };
     let is_empty = totals.iter().all(|row| row.jobs == 0);
-    let total = match is_empty {
-        true => format!(
+    let total = if is_empty {
+        format!(
             "no job held a GPU from {} until {}",
             text::time(since, TimeZone::system()),
             text::time(until, TimeZone::system())
-        ),
-        false => render::usage_total(&totals, since, until, TimeZone::system),
+        )
+    } else {
+        render::usage_total(&totals, since, until, TimeZone::system)
     };
     Ok(Shown {
         text,

@@ -22,7 +22,8 @@ use super::proxy::Proxy;
 /// Connections without the token, and as many with it. A browser opens six to one server.
 const MOST: usize = 256;
 
-/// Bytes of a request's line and headers.
+/// Bytes of a request's line and headers. Browsers send some kilobytes, with cookies of other programs of this host: a
+/// larger head is an attack.
 const AHEAD: usize = 64 << 10;
 
 /// How long no connection is accepted after an error of accept(2): no descriptor is free.

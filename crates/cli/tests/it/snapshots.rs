@@ -214,7 +214,7 @@ fn what_is_said_of_a_jobs_terms_is_described() {
 }
 
 #[test]
-fn where_the_memory_of_a_suspended_job_is_is_described_and_who_waits_sees_for_whom_room_is_kept() {
+fn the_memory_of_a_suspended_job_is_described_and_a_pending_job_names_the_job_with_the_room() {
     use divvy_api::v1::{JobMemory, MemoryPlace};
     let mut held = fixtures::jobs().remove(0);
     assert!(!render::describe(&held, view(80)).contains("gpu memory"));
@@ -378,7 +378,7 @@ fn why_says_when_as_far_as_it_is_known() {
 }
 
 #[test]
-fn why_names_few_of_those_of_whom_nobody_knows() {
+fn why_names_a_few_of_the_jobs_with_unknown_ends() {
     let mut why = fixtures::why();
     why.gpus.truncate(1);
     let many = (1..=20).map(|job| fixtures::holder(&job.to_string(), "q", 50));

@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 use super::values::{self, ValueError};
 use super::{ContainerOptionError, Mount, paths};
 
-/// The engine's default weight of CPU time (`--cpu-shares`).
+/// The engine's default weight of CPU time (`--cpu-shares`). Docker's and the kernel's: another figure would change the
+/// weight of jobs without the option.
 const DEFAULT_CPU_SHARES: i64 = 1024;
 
 /// Limits that give no scheduling priority and that no administrator bounds for each user.

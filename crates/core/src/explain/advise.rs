@@ -14,10 +14,12 @@ use crate::model::gpu::Gpu;
 use crate::model::request::Amount;
 use crate::units::{Bytes, Share};
 
-/// The number of runs that count, the newest ones: a user's programs change with time. Our choice.
+/// The number of runs that count, the newest ones: a user's programs change with time. Our choice. Half would let one
+/// unusual week decide; double would hold sizes of programs that are long gone.
 pub const RUNS: usize = 50;
 
-/// Sizes are advised in steps of this.
+/// Sizes are advised in steps of this. A hundredth of a small GPU: smaller steps would pretend a precision that runs do
+/// not have.
 const STEP: Bytes = Bytes::mib(256);
 
 /// What is added to the most that any run needed: a tenth, and this at least. Programs differ a little from run to run

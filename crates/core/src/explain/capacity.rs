@@ -28,9 +28,10 @@ pub fn can_ever_fit(gpus: &[Gpu], request: &Request) -> Result<(), NeverFits> {
             .collect()
     };
     if absent.is_empty() {
-        return match can_ever_place(&node, request) {
-            true => Ok(()),
-            false => Err(never_fits(&node, request)),
+        return if can_ever_place(&node, request) {
+            Ok(())
+        } else {
+            Err(never_fits(&node, request))
         };
     }
     let there: Vec<u32> = node.gpus.iter().map(|usage| usage.gpu.index).collect();
@@ -244,9 +245,10 @@ fn profiles(empty: &NodeUsage<'_>, request: &Request) -> String {
     there.sort_unstable();
     there.dedup();
     let there: Vec<String> = there.iter().map(|(_, name)| name.to_string()).collect();
-    match there.is_empty() {
-        true => "the profiles of the GPUs are unknown".to_owned(),
-        false => format!("the profiles here are {}", there.join(", ")),
+    if there.is_empty() {
+        "the profiles of the GPUs are unknown".to_owned()
+    } else {
+        format!("the profiles here are {}", there.join(", "))
     }
 }
 

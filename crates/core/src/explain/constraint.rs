@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn it_names_the_slices_and_who_lies_there() {
+    fn a_constraint_names_the_memory_slices_and_the_jobs_there() {
         let obstacle = Obstacle {
             profile: "3g.20gb".parse().unwrap(),
             slices: 4,

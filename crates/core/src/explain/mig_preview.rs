@@ -75,9 +75,10 @@ pub fn preview(
         return Ok(planned_instances(&usages, wanted, &packing));
     }
     let ever = left_over(&packed(&mig_gpus(&empty, on), wanted), wanted);
-    Err(match ever.is_empty() {
-        true => PreviewError::Now(left, wanted.len()),
-        false => PreviewError::Never(ever, wanted.len()),
+    Err(if ever.is_empty() {
+        PreviewError::Now(left, wanted.len())
+    } else {
+        PreviewError::Never(ever, wanted.len())
     })
 }
 
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_instances_are_taken_over_or_named_by_whom_they_are_in_the_way_of() {
+    fn idle_instances_are_reused_or_named_by_the_job_that_they_hinder() {
         // 19 is 1g.5gb, 9 is 3g.20gb.
         let node = node(&[(19, 0), (9, 4)]);
         assert_eq!(

@@ -27,16 +27,18 @@ impl fmt::Display for QuotaExceeded {
             QuotaSum::Gpus { most, used, needs } => {
                 let s = if most == Gpus::whole(1) { "" } else { "s" };
                 write!(out, "{most} GPU{s}")?;
-                match used == Gpus::default() {
-                    true => write!(out, ", and the job requests {needs}{by}"),
-                    false => write!(out, "; {used} in use, {needs} more needed{by}"),
+                if used == Gpus::default() {
+                    write!(out, ", and the job requests {needs}{by}")
+                } else {
+                    write!(out, "; {used} in use, {needs} more needed{by}")
                 }
             }
             QuotaSum::Memory { most, used, needs } => {
                 write!(out, "{most} of GPU memory")?;
-                match used == Bytes::ZERO {
-                    true => write!(out, ", and the job requests {needs}{by}"),
-                    false => write!(out, "; {used} in use, {needs} more needed{by}"),
+                if used == Bytes::ZERO {
+                    write!(out, ", and the job requests {needs}{by}")
+                } else {
+                    write!(out, "; {used} in use, {needs} more needed{by}")
                 }
             }
         }

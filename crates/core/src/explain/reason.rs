@@ -242,7 +242,8 @@ impl fmt::Display for Shortage {
     }
 }
 
-/// Most GPUs that a reason names with the memory that processes outside Divvy hold there.
+/// Most GPUs that a reason names with the memory that processes outside Divvy hold there. One line of a terminal holds
+/// four; the others are counted, and `divvy gpus` has them all. A longer list would not fit one line of a terminal.
 const MOST_NAMED: usize = 4;
 
 /// `9.0 GiB of GPU 1`; `40.4 GiB of each of GPUs 0, 1, 2`; `40.4 GiB of GPU 0, 9.0 GiB of GPU 1`.

@@ -176,9 +176,10 @@ impl fmt::Display for ResumeBlocked {
 
 impl fmt::Display for GpuBlocked {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let why = match self.is_unavailable {
-            true => "it is no longer available to jobs".to_owned(),
-            false => join(&self.unmet, ", "),
+        let why = if self.is_unavailable {
+            "it is no longer available to jobs".to_owned()
+        } else {
+            join(&self.unmet, ", ")
         };
         write!(out, "room on GPU {}: {why}", self.index)?;
         let by: Vec<String> = self.holders.iter().map(|job| format!("#{job}")).collect();

@@ -2,7 +2,8 @@
 //!
 //! An estimate for people. Backfill and the latest start use time limits only.
 
-/// How many of the newest runs count: a program changes with time. Our choice.
+/// How many of the newest runs count: a program changes with time. Our choice. Half would be one day of a sweep; double
+/// would keep durations of an older version of the program.
 pub const RUNS: usize = 20;
 
 /// Fewer runs give no estimate: of two runs, either may be the odd one. Our choice.

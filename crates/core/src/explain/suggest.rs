@@ -108,9 +108,10 @@ pub(super) fn placeable_profiles<'a>(usage: &GpuUsage<'a>) -> Vec<&'a Profile> {
 
 /// The memory that a profile counts for: its exact memory, or the nominal memory of its name.
 pub(super) fn memory_of(profile: &Profile, request: &Request) -> Bytes {
-    match request.exact {
-        true => profile.memory,
-        false => profile.name.nominal(),
+    if request.exact {
+        profile.memory
+    } else {
+        profile.name.nominal()
     }
 }
 
@@ -175,9 +176,10 @@ fn other_profiles(node: &NodeUsage<'_>, request: &Request, wanted: MigProfile) -
         .into_iter()
         .partition(|name| order(*name) < order(wanted));
     let smaller = smaller.into_iter().rev();
-    let names: Vec<MigProfile> = match is_known {
-        true => smaller.chain(larger).collect(),
-        false => larger.into_iter().chain(smaller).collect(),
+    let names: Vec<MigProfile> = if is_known {
+        smaller.chain(larger).collect()
+    } else {
+        larger.into_iter().chain(smaller).collect()
     };
     names.into_iter().map(Amount::Mig).collect()
 }

@@ -206,7 +206,9 @@ fn why_gpu(usage: &GpuUsage<'_>, request: &Request, reason: &Reason) -> WhyGpu {
 }
 
 /// The bound of trials for one answer, in GPUs looked at and jobs considered. It covers every trial with 64 GPUs, 300
-/// running and 1000 pending jobs, but not many pending jobs of different amounts under backfill.
+/// running and 1000 pending jobs, but not many pending jobs of different amounts under backfill. Enough for the sizes
+/// of users; each further one is another round of the planner. Each further one takes another round of the planner, and
+/// the first ones differ most.
 const MOST_TRIED: usize = 2_000_000;
 
 /// Trial plans of changed snapshots, up to a bound.
@@ -283,18 +285,19 @@ fn suggestions(
     if let Some(amount) = found.map(|other| other.amount) {
         let flag = amount.flag();
         let change = Some(SuggestedChange::Amount(amount));
-        match is_less_than_half(amount, request.amount, node) {
-            true => much_smaller.push(Suggestion {
+        if is_less_than_half(amount, request.amount, node) {
+            much_smaller.push(Suggestion {
                 text: format!(
                     "if less is enough: would start now with {flag}{}",
                     instead(request)
                 ),
                 change,
-            }),
-            false => texts.push(Suggestion {
+            })
+        } else {
+            texts.push(Suggestion {
                 text: format!("would start now with {flag}"),
                 change,
-            }),
+            })
         }
     }
 
@@ -334,17 +337,19 @@ fn suggestions(
         let amount = queue.spec.amount.unwrap_or(request.amount);
         if starts(&moved(whole, job, index, &request.with_amount(amount))) {
             let name = &queue.spec.name;
-            let text = match amount != request.amount {
-                true => format!("would start now in queue {name} ({})", amount.describe()),
-                false => format!("would start now in queue {name}"),
+            let text = if amount != request.amount {
+                format!("would start now in queue {name} ({})", amount.describe())
+            } else {
+                format!("would start now in queue {name}")
             };
             let change = Some(SuggestedChange::Queue(name.clone(), amount));
-            match is_less_than_half(amount, request.amount, node) {
-                true => much_smaller.push(Suggestion {
+            if is_less_than_half(amount, request.amount, node) {
+                much_smaller.push(Suggestion {
                     text: format!("if less is enough: {text}{}", instead(request)),
                     change,
-                }),
-                false => texts.push(Suggestion { text, change }),
+                })
+            } else {
+                texts.push(Suggestion { text, change })
             }
         }
     }
@@ -439,9 +444,10 @@ fn ends(
     let mut tried: BTreeMap<Vec<HeldPart>, bool> = BTreeMap::new();
     let mut is_enough = |held: &AllocatedJob| {
         let starts = || start_it(&BTreeSet::from([held.job]));
-        match snapshot.projects.is_empty() && snapshot.user_limits.is_empty() {
-            true => *tried.entry(parts(held)).or_insert_with(starts),
-            false => starts(),
+        if snapshot.projects.is_empty() && snapshot.user_limits.is_empty() {
+            *tried.entry(parts(held)).or_insert_with(starts)
+        } else {
+            starts()
         }
     };
     let mut any: Vec<JobId> = snapshot

@@ -14,7 +14,8 @@ use super::{
     TenantEvent, VISIT,
 };
 
-/// A grant is changed for at least this much; less is not worth telling.
+/// A grant is changed for at least this much; less is not worth telling. A fortieth of the shortest hold; each change
+/// is a write that processes of the slice may wake for.
 const WORTH_TELLING: Duration = Duration::from_micros(100);
 
 /// Holds the leases of all tenants.
@@ -103,9 +104,10 @@ impl Arbiter {
             if passing.is_charged {
                 let own = u32::from(standing.terms.share.thousandths());
                 let part = passed * own / passing.shares;
-                match passing.is_co_scheduled {
-                    true => standing.charge_co_scheduled(part, &self.clocks),
-                    false => standing.charge(part, &self.clocks),
+                if passing.is_co_scheduled {
+                    standing.charge_co_scheduled(part, &self.clocks)
+                } else {
+                    standing.charge(part, &self.clocks)
                 }
             }
             if !passing.is_co_scheduled {

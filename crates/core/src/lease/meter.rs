@@ -13,7 +13,8 @@ pub struct Utilisation {
 }
 
 impl Utilisation {
-    /// So long is a stretch: a few turns.
+    /// So long is a stretch: a few turns. Two or three turns of 40 ms, so that the figure covers work and pause. Double
+    /// would find out half as fast that a program has changed.
     const STRETCH: Duration = Duration::from_millis(100);
     /// Work reported at once counts for no longer than this.
     const LONGEST: Duration = Duration::from_secs(2);
@@ -69,7 +70,8 @@ impl Meter {
     /// The driver may see so much more than is reported, in thousandths: it looks at other stretches of time, and
     /// counts what is not held up at the gate.
     const TOLERANCE: u128 = 250;
-    /// So often in a row is no accident of timing.
+    /// So often in a row is no accident of timing. Two could be neighbours of one late sample; eight would let a liar
+    /// run for most of a second.
     const EXCESSES: u32 = 4;
     /// Over a shorter time nothing can be compared: what is told at once is one word, however often it was said.
     const SHORTEST: Duration = Duration::from_millis(100);

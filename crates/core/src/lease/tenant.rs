@@ -17,7 +17,8 @@ pub type Virtual = i128;
 const STRICT_START: Duration = HALF_QUANTUM;
 /// The most that a waiting strict tenant keeps, so that it can catch up.
 const STRICT_ARREARS: Duration = Duration::from_millis(250);
-/// A tenant with this utilisation of its leased GPUs, in thousandths, counts as using them without pause.
+/// A tenant with this utilisation of its leased GPUs, in thousandths, counts as using them without pause. A tenth of
+/// idle time is the gaps between launches of a busy program; below it, a pause is the program's own.
 const STEADY: u32 = 900;
 
 #[derive(Debug)]
@@ -158,9 +159,10 @@ impl TenantState {
             .utilisation
             .thousandths()
             .is_some_and(|used| used >= STEADY);
-        match self.activity.busy && is_steady {
-            true => STEADY_POLL,
-            false => POLL,
+        if self.activity.busy && is_steady {
+            STEADY_POLL
+        } else {
+            POLL
         }
     }
 
@@ -235,9 +237,10 @@ impl TenantState {
 
     /// What a strict tenant gets for time that passed.
     pub fn earn(&mut self, passed: Duration) {
-        let most = match self.activity.is_idle() {
-            true => STRICT_START,
-            false => STRICT_ARREARS,
+        let most = if self.activity.is_idle() {
+            STRICT_START
+        } else {
+            STRICT_ARREARS
         };
         let most = nanos(most).max(self.credit_ns);
         self.credit_ns = (self.credit_ns + nanos(passed) * self.thousandths() / 1000).min(most);

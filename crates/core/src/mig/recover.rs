@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_without_an_instance_goes_and_whoever_holds_it_hears_of_it() {
+    fn a_record_without_an_instance_goes_and_its_job_is_told() {
         for stage in InstanceState::ALL {
             let record = record(stage);
             assert_eq!(action(&record, &[], None), Action::Drop);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_of_another_device_in_our_place_is_somebody_elses() {
+    fn an_instance_of_another_device_in_our_place_is_unmanaged() {
         let others = [
             ObservedInstance {
                 id: 9,
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_somebody_divided_is_left_alone() {
+    fn an_instance_that_an_administrator_divided_is_left_alone() {
         let divided = [seen(ComputeInstances::Divided)];
         for stage in [InstanceState::Ready, InstanceState::Destroying] {
             let found = action(&record(stage), &divided, None);
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_divided_in_a_place_where_nothing_is_known_to_be_made_is_somebody_elses() {
+    fn a_divided_instance_in_a_place_without_a_record_is_unmanaged() {
         for stage in InstanceState::ALL {
             let record = InstanceRecord {
                 created: None,

@@ -13,7 +13,8 @@ use super::ProfileTable;
 use super::layout::Layout;
 use super::place::MigGpu;
 
-/// One lost place, in the unit of a price.
+/// One lost place, in the unit of a price. Prices are whole numbers: thousandths keep the order of 18 powers of 0.6, of
+/// which the last is 2. It must resolve the least price, 2, in whole numbers.
 pub(super) const LOSS: u64 = 1000;
 
 /// 10 × 0.6^n places, in thousandths; beyond, the price is zero.

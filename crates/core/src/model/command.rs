@@ -1,7 +1,8 @@
 //! What a command runs: the default name of a job, without interpreters and launchers, and the program by which earlier
 //! runs are compared.
 
-/// Launchers behind launchers are followed this far; commands of users have two or three.
+/// Launchers behind launchers are followed this far; commands of users have two or three. So double of a deep one is
+/// enough, and a command that names itself ends.
 const DEPTH: usize = 8;
 
 /// What a program does with the words behind it.

@@ -57,7 +57,8 @@ pub struct HeldElsewhere {
     pub used: Bytes,
 }
 
-/// Memory is promised in steps of the driver's large page, 2 MiB.
+/// Memory is promised in steps of the driver's large page, 2 MiB. A smaller step would charge less than the driver
+/// maps.
 pub const GRANULE: Bytes = Bytes::mib(2);
 
 impl Gpu {

@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_preempted_or_requeued_waits_again_and_a_cancel_is_the_last_word() {
+    fn a_preempted_or_requeued_job_waits_again_and_a_cancel_is_final() {
         let stopping = |why| {
             let running = JobState::Running {
                 grants: grants(),

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn priority_comes_first_then_an_operators_top_then_those_who_had_to_leave_then_age() {
+    fn jobs_stand_by_priority_then_an_operators_top_then_requeue_then_age() {
         let jobs = vec![
             job(1, 1, 0, false, Top::No),
             job(2, 1, 0, true, Top::No),

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_users_and_groups_and_nobody_means_everybody() {
+    fn members_of_a_project_are_users_and_groups_and_no_member_means_all_users() {
         let mut project = Project::new("vision".parse().unwrap());
         assert!(project.admits("ana", []));
         project.members = vec!["ana".into(), "@lab".into()];

@@ -158,9 +158,10 @@ impl Outcomes<'_> {
         };
         let most = (u32::from(fits), u32::from(fits && !is_taken));
         let other = usage.elsewhere;
-        match usage.unmanaged == Bytes::ZERO && other.memory == Bytes::ZERO && other.share == 0 {
-            true => BTreeSet::from([most]),
-            false => BTreeSet::from([(0, 0), most]),
+        if usage.unmanaged == Bytes::ZERO && other.memory == Bytes::ZERO && other.share == 0 {
+            BTreeSet::from([most])
+        } else {
+            BTreeSet::from([(0, 0), most])
         }
     }
 

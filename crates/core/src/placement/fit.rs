@@ -279,12 +279,13 @@ pub(crate) fn fit(
     if !unmet.is_empty() {
         return Err(unmet);
     }
-    Ok(match is_whole {
-        true => GrantSize {
+    Ok(if is_whole {
+        GrantSize {
             memory: usage.free_memory().round_down(GRANULE),
             ..size
-        },
-        false => size,
+        }
+    } else {
+        size
     })
 }
 
@@ -327,9 +328,10 @@ fn instance_constraints(usage: &GpuUsage<'_>, profile: u32) -> Vec<UnmetConstrai
     let (Some(mig), Some(profile)) = (mig, mig.and_then(|mig| mig.table().profile(profile))) else {
         return Vec::new();
     };
-    match mig.has_room(profile.id) {
-        true => Vec::new(),
-        false => vec![UnmetConstraint::Slots(mig.obstacle(profile))],
+    if mig.has_room(profile.id) {
+        Vec::new()
+    } else {
+        vec![UnmetConstraint::Slots(mig.obstacle(profile))]
     }
 }
 

@@ -286,9 +286,10 @@ fn request_on(usage: &GpuUsage<'_>, amount: Amount) -> Request {
 
 /// A constraint of the GPU itself is permanent; a GPU that is unmanaged now may be managed again.
 fn to_error(usage: &GpuUsage<'_>, unmet: Vec<UnmetConstraint>) -> AllocationError {
-    match unmet.contains(&unmanaged(usage.gpu)) {
-        true => unavailable(usage, PinnedConstraint::Unmet(unmet)),
-        false => never(usage, PinnedConstraint::Unmet(unmet)),
+    if unmet.contains(&unmanaged(usage.gpu)) {
+        unavailable(usage, PinnedConstraint::Unmet(unmet))
+    } else {
+        never(usage, PinnedConstraint::Unmet(unmet))
     }
 }
 

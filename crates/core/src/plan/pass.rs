@@ -174,9 +174,10 @@ impl<'a, 'n> Pass<'a, 'n> {
             return Ok(self.start(waiting, queue, &offers));
         }
         let preemption = self.preempt_for(waiting);
-        let delayed = match hinders {
-            true => Some(HEAD),
-            false => self.delayed_job(waiting),
+        let delayed = if hinders {
+            Some(HEAD)
+        } else {
+            self.delayed_job(waiting)
         };
         let this = self.push_ahead(waiting, at);
         let is_preempting = preemption.is_some();
@@ -185,9 +186,10 @@ impl<'a, 'n> Pass<'a, 'n> {
             (None, Some(ahead)) => Cause::WouldDelay(ahead),
             (None, None) => Cause::NoRoom(this),
         };
-        let next = match self.backfill && !is_preempting {
-            true => cause.clone(),
-            false => Cause::Behind(this),
+        let next = if self.backfill && !is_preempting {
+            cause.clone()
+        } else {
+            Cause::Behind(this)
         };
         self.known_causes.insert(alike, next);
         Err(cause)

@@ -24,13 +24,15 @@ use crate::units::{Bytes, QueueName, Share};
 /// Thousandths of a GPU. Three thirds fill a GPU, and so does memory whose share was rounded up.
 const LEFT: u64 = 10;
 
-/// Jobs of one set.
+/// Jobs of one set. Five fifths still fill a GPU; each further job multiplies the sets that are tried by up to
+/// [`MOST_KINDS`]. More would multiply the sets that are tried, by up to [`MOST_KINDS`] for each; five fifths still
+/// fill a GPU.
 const MOST_JOBS: usize = 5;
 
 /// Different requests of one set are among so many, the first in the queue.
 const MOST_KINDS: usize = 16;
 
-/// Sets that one plan looks at, which bounds its time to a few milliseconds.
+/// Sets that one plan looks at, which bounds its time to a few milliseconds. More would take longer than a round may.
 const MOST_SETS: usize = 20_000;
 
 /// The search for exact sets, over one plan.

@@ -155,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn shares_add_up_and_nobody_gets_more_than_wanted(
+        fn fair_shares_add_up_and_no_project_gets_more_than_it_wants(
             total in 0..64_000_u64,
             claims in proptest::collection::vec((0..20_000_u64, 0..5000_u64, 0..40_000_u64, 0..3_i32), 0..6),
         ) {

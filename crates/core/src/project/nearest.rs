@@ -75,9 +75,10 @@ fn memories(empty: &NodeUsage<'_>, part: Option<Share>, most: Option<Bytes>) -> 
     let sizes = gpus.map(|usage| {
         let memory = usage.gpu.memory_of(part);
         let memory = most.map_or(memory, |most| most.min(memory));
-        match memory >= Bytes::gib(1) {
-            true => memory.round_down(Bytes::gib(1)),
-            false => memory.round_down(GRANULE),
+        if memory >= Bytes::gib(1) {
+            memory.round_down(Bytes::gib(1))
+        } else {
+            memory.round_down(GRANULE)
         }
     });
     let mut sizes: Vec<Bytes> = sizes.filter(|size| *size > Bytes::ZERO).collect();

@@ -133,9 +133,10 @@ impl<'a> Search<'a> {
             owner, cost: need, ..
         } = *self.asking;
         let same = self.ledger.project_index(owner) == self.ledger.project_index(&job_usage.owner);
-        let needed = match same && owner.displaces(&job_usage.owner) {
-            true => job_usage.used.and(need),
-            false => job_usage.used,
+        let needed = if same && owner.displaces(&job_usage.owner) {
+            job_usage.used.and(need)
+        } else {
+            job_usage.used
         };
         !self
             .ledger

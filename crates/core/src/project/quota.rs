@@ -17,7 +17,8 @@ use crate::placement::Offer;
 use crate::placement::occupancy::{GpuUsage, NodeUsage};
 use crate::units::{Gpus, JobId, ProjectName};
 
-/// The weight of all jobs outside projects together: that of a quota of one GPU.
+/// The weight of all jobs outside projects together: that of a quota of one GPU. So users without a project are served
+/// as a small one; with twice as much they would outweigh it.
 const OUTSIDE_WEIGHS: u64 = 1000;
 
 /// The usage of each project of a snapshot; the last entry is for jobs outside projects.
@@ -97,9 +98,10 @@ impl<'a> QuotaLedger<'a> {
             }
             let wants = wants.thousandths();
             let (bound, free) = &mut wanted[ledger.project_index(&waiting.owner)];
-            *match waiting.owner.preemptible {
-                true => free,
-                false => bound,
+            *if waiting.owner.preemptible {
+                free
+            } else {
+                bound
             } += wants;
         }
         let managed = empty
@@ -250,9 +252,10 @@ impl<'a> QuotaLedger<'a> {
                 .iter()
                 .all(|job_usage| job_usage.job != job)
         };
-        let stands_before: &dyn Fn(&JobUsage) -> bool = match waits() {
-            true => &|job_usage| !owner.displaces(&job_usage.owner),
-            false => &|job_usage| job_usage.owner.rank(job_usage.job) < owner.rank(job),
+        let stands_before: &dyn Fn(&JobUsage) -> bool = if waits() {
+            &|job_usage| !owner.displaces(&job_usage.owner)
+        } else {
+            &|job_usage| job_usage.owner.rank(job_usage.job) < owner.rank(job)
         };
         project_usage
             .used_by(|job_usage| stands_before(job_usage) && !gone.contains(&job_usage.job))

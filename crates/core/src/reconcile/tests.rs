@@ -84,7 +84,7 @@ fn what_the_driver_says_beyond_an_account_counts_inside_the_limit_once_it_is_mor
 }
 
 #[test]
-fn an_account_that_says_too_much_hides_nobody_elses_lack() {
+fn a_ledger_that_claims_too_much_hides_no_bypass_of_another_process() {
     let (low, high) = (Bytes::gib(1), Bytes::gib(2));
     let processes = vec![
         seen(7, low, member(Some(high))),
@@ -345,7 +345,7 @@ fn a_gpu_that_the_job_does_not_hold_is_a_bypass_and_what_it_takes_there_is_forei
 }
 
 #[test]
-fn a_moving_account_accuses_nobody_and_gives_a_lower_bound() {
+fn a_changing_ledger_accuses_no_process_and_gives_a_lower_bound() {
     let account = Some(LedgerEntry {
         charged: Bytes::ZERO,
         steady: false,
@@ -435,7 +435,7 @@ fn a_stranger_of_unknown_size_has_all_that_is_not_ours() {
 }
 
 #[test]
-fn who_is_seen_twice_is_accused_once_and_over_when_gone() {
+fn a_bypass_that_is_seen_twice_is_reported_once_and_over_when_gone() {
     let on = GpuUuid::from_bytes([1; 16]);
     let sight = gpu(
         Bytes::ZERO,
@@ -471,7 +471,7 @@ fn who_is_seen_twice_is_accused_once_and_over_when_gone() {
 }
 
 #[test]
-fn who_stops_for_a_moment_has_not_stopped() {
+fn a_bypass_that_stops_for_a_moment_has_not_stopped() {
     const SECOND: BootNanos = 1_000_000_000;
     let on = GpuUuid::from_bytes([1; 16]);
     let processes = vec![seen(7, Bytes::gib(1), bare(Limiter::Off))];

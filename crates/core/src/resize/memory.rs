@@ -299,9 +299,10 @@ mod tests {
                 |one: &Option<ProcessState>| matches!(one, None | Some(ProcessState::Failed));
             let stuck = states.iter().any(is_stuck);
             let (saved, steps) = to_the_end(states, next_offload_step);
-            match stuck {
-                true => assert_eq!((saved, steps.len()), (states, 1), "nothing is begun"),
-                false => assert_eq!(saved, [Some(ProcessState::Checkpointed); 3]),
+            if stuck {
+                assert_eq!((saved, steps.len()), (states, 1), "nothing is begun")
+            } else {
+                assert_eq!(saved, [Some(ProcessState::Checkpointed); 3])
             }
             let last_lock = steps
                 .iter()

@@ -83,9 +83,10 @@ pub fn plan_resume(
             }),
         }
     }
-    match full.is_empty() {
-        true => Ok(grants),
-        false => Err(ResumeBlocked::Room(full)),
+    if full.is_empty() {
+        Ok(grants)
+    } else {
+        Err(ResumeBlocked::Room(full))
     }
 }
 
@@ -138,9 +139,10 @@ fn holders(usage: &GpuUsage<'_>) -> Vec<JobId> {
 fn named(usage: Option<&GpuUsage<'_>>, grant: &Grant) -> Grant {
     let holders = usage.map_or(&[][..], |usage| &usage.holders);
     let taken = |label: &str| holders.iter().any(|holder| holder.grant.label == label);
-    let label = match taken(&grant.label) {
-        true => label(grant.index, grant.share, taken),
-        false => grant.label.clone(),
+    let label = if taken(&grant.label) {
+        label(grant.index, grant.share, taken)
+    } else {
+        grant.label.clone()
     };
     Grant {
         label,

@@ -18,9 +18,10 @@ fn crowd(different: bool, backfill: bool) -> (Node, u64) {
     node.start();
     let mut last = 0;
     for nth in 0..1000_u16 {
-        let share = match different {
-            true => Share::from_thousandths(400 + nth % 500).expect("a share"),
-            false => Share::from_thousandths(900).expect("a share"),
+        let share = if different {
+            Share::from_thousandths(400 + nth % 500).expect("a share")
+        } else {
+            Share::from_thousandths(900).expect("a share")
         };
         last = node.submit_request("default", Request::from(divvy_core::Amount::Share(share)));
     }

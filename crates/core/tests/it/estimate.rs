@@ -45,7 +45,7 @@ fn a_job_with_room_starts_now_and_one_that_is_not_there_never() {
 }
 
 #[test]
-fn whoever_is_over_quota_is_gone_at_once() {
+fn a_job_over_quota_is_preempted_at_once() {
     let mut node = Node::new(1, "");
     let project = |name: &str, gpus| {
         let mut project = Project::new(name.parse().expect("a name"));

@@ -73,9 +73,10 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 
 fn amount(rng: &mut Rng) -> Amount {
     let share = |rng: &mut Rng| {
-        let thousandths = match rng.one_in(4) {
-            true => 1 + rng.below(1000),
-            false => *rng.pick(&[125, 250, 375, 500, 750, 1000]),
+        let thousandths = if rng.one_in(4) {
+            1 + rng.below(1000)
+        } else {
+            *rng.pick(&[125, 250, 375, 500, 750, 1000])
         };
         let thousandths = u16::try_from(thousandths).expect("at most 1000");
         Share::from_thousandths(thousandths).expect("a share")
@@ -340,9 +341,12 @@ fn describe(rng: &mut Rng, snapshot: &Snapshot, out: &mut impl Write) -> std::fm
         .collect();
     let remaining_s: BTreeMap<JobId, u64> = (snapshot.held.iter().map(|held| held.job))
         .chain(waiting.iter().map(|waiting| waiting.job))
-        .filter_map(|job| match rng.one_in(6) {
-            true => None,
-            false => Some((job, 1 + rng.below(500))),
+        .filter_map(|job| {
+            if rng.one_in(6) {
+                None
+            } else {
+                Some((job, 1 + rng.below(500)))
+            }
         })
         .collect();
     let known = JobBounds {

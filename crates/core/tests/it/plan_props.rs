@@ -197,11 +197,12 @@ fn other(snapshot: &mut Snapshot, gpu: Index, profile: Index, start: Index) {
     let of_jobs = of_jobs.filter_map(|grant| Some(grant.mig?.placement));
     let all = carving.instances.iter().map(|instance| instance.placement);
     let layout = Layout::of(&carving.table, of_jobs.chain(all));
-    match layout.allows(&carving.table, instance.placement) {
-        true => carving.instances.push(instance),
-        false => carving
+    if layout.allows(&carving.table, instance.placement) {
+        carving.instances.push(instance)
+    } else {
+        carving
             .instances
-            .retain(|other| other.standing == UnallocatedState::Idle),
+            .retain(|other| other.standing == UnallocatedState::Idle)
     }
 }
 

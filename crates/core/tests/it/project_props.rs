@@ -235,7 +235,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_within_quota_is_stopped_and_nobody_in_vain(mut node in nodes(), steps in steps()) {
+    fn no_job_within_quota_is_preempted_and_none_without_a_gain(mut node in nodes(), steps in steps()) {
         let mut requests = Requests::new();
         for step in &steps {
             happen(step, &mut node, &mut requests);
@@ -306,7 +306,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_its_weight_everybody_gets_a_turn(
+    fn every_project_gets_a_turn_whatever_its_weight(
         projects in projects(),
         gpus in 1..4_u32,
         mut jobs in vec((select(NAMES.to_vec()), select(vec!["0.25", "0.5", "1"])), 1..30),

@@ -151,7 +151,7 @@ fn q3_a_fair_share_is_quota_plus_idle_by_weight() {
 }
 
 #[test]
-fn q4_whoever_is_beyond_the_fair_share_gives_way_first_and_nobody_within_quota() {
+fn q4_projects_beyond_the_fair_share_give_way_first_and_none_within_quota() {
     let projects = [
         weighing(1, project("a", "1")),
         weighing(1, project("b", "1")),
@@ -216,7 +216,7 @@ fn q5_priority_preempts_inside_a_project_and_never_across() {
 }
 
 #[test]
-fn q6_what_nobody_wants_may_be_used_beyond_the_fair_share() {
+fn q6_gpus_without_demand_may_be_used_beyond_the_fair_share() {
     let mut node = node(4, [weighing(0, project("a", "1")), project("b", "3")]);
     submit(&mut node, 4, "1", &owner("a"));
     assert_eq!(node.start().len(), 4);
@@ -249,7 +249,7 @@ fn q7_over_quota_is_over_in_any_resource() {
 }
 
 #[test]
-fn q8_parts_are_packed_and_whoever_can_go_on_elsewhere_is_moved() {
+fn q8_parts_are_packed_and_a_job_that_can_go_on_elsewhere_is_moved() {
     let mut node = node(3, [project("a", "1"), project("b", "2")]);
     submit(&mut node, 4, "0.5", &owner("a"));
     node.start();
@@ -298,7 +298,7 @@ fn reason(node: &Node, job: u64) -> Reason {
 }
 
 #[test]
-fn c1_nobody_goes_beyond_the_limit() {
+fn c1_no_project_goes_beyond_its_limit() {
     let mut node = node(4, [limited("1.5", project("a", "1"))]);
     let last = submit(&mut node, 5, "0.5", &owner("a"));
     let other = submit(&mut node, 1, "1", &owner(""));
@@ -354,7 +354,7 @@ fn outgrows(node: &Node, job: u64, share: &str) -> Option<String> {
 }
 
 #[test]
-fn nobody_grows_beyond_the_limit_and_only_preemptible_jobs_beyond_the_quota() {
+fn no_job_grows_beyond_the_limit_and_only_preemptible_jobs_beyond_the_quota() {
     let mut node = node(2, [limited("1.5", project("a", "1"))]);
     for owner in [fixed("a"), fixed("a"), owner("a")] {
         submit(&mut node, 1, "0.25", &owner);
@@ -378,7 +378,7 @@ fn nobody_grows_beyond_the_limit_and_only_preemptible_jobs_beyond_the_quota() {
 }
 
 #[test]
-fn c2_whoever_is_below_its_reservation_comes_before_a_higher_one_above_its_own() {
+fn c2_a_project_below_its_quota_comes_before_a_higher_one_above_its_own() {
     let dev = Project {
         priority: 1,
         ..limited("16", project("dev", "8"))
@@ -446,7 +446,7 @@ fn c4_what_is_larger_than_the_limit_is_refused() {
 }
 
 #[test]
-fn c5_without_preemption_everybody_may_go_over_quota_and_nobody_is_stopped() {
+fn c5_without_preemption_every_project_may_go_over_quota_and_no_job_is_stopped() {
     let mut node = node(4, [project("a", "1"), project("b", "3")]);
     node.snapshot.preemption = Preemption::Off;
     submit(&mut node, 4, "1", &fixed("a"));
@@ -457,7 +457,7 @@ fn c5_without_preemption_everybody_may_go_over_quota_and_nobody_is_stopped() {
 }
 
 #[test]
-fn nobody_is_stopped_before_the_minimum_runtime() {
+fn no_job_is_preempted_before_the_minimum_runtime() {
     let patient = Project {
         min_runtime_s: 600,
         ..project("a", "0")
@@ -479,7 +479,7 @@ fn nobody_is_stopped_before_the_minimum_runtime() {
 }
 
 #[test]
-fn whoever_is_leaving_already_is_waited_for_and_nobody_else_is_stopped() {
+fn a_job_that_is_ending_is_waited_for_and_no_other_job_is_preempted() {
     let mut node = node(2, [project("a", "0"), project("b", "1")]);
     submit(&mut node, 2, "1", &owner("a"));
     node.start();
@@ -527,7 +527,7 @@ fn jobs_that_cannot_be_preempted_stay_within_quota_and_preemptible_ones_go_on_be
 }
 
 #[test]
-fn only_those_are_stopped_without_whom_it_would_not_start() {
+fn only_jobs_in_the_way_of_a_start_are_preempted() {
     let mut node = node(4, [project("a", "0"), project("b", "2")]);
     // Halves on GPUs 0 and 1, whole jobs on 2 and 3; the cheap halves of GPU 0 and 1 are no use for two whole GPUs.
     for text in ["0.5", "0.5", "0.5", "0.5", "1", "1"] {
@@ -560,7 +560,7 @@ fn only_those_are_stopped_without_whom_it_would_not_start() {
 }
 
 #[test]
-fn what_others_are_stopped_for_is_not_taken_by_who_comes_after_in_the_same_project() {
+fn a_preempted_gpu_is_not_taken_by_a_later_job_of_the_same_project() {
     let mut node = node(3, [project("a", "1.75")]).backfilling();
     submit(&mut node, 1, "0.333", &fixed(""));
     let victim = submit(&mut node, 1, "0.75", &owner("a"));
@@ -611,7 +611,7 @@ fn backfill_leaves_room_for_the_preemptor_beside_a_job_that_its_victim_brings_wi
 }
 
 #[test]
-fn who_waits_first_is_not_passed_for_what_others_of_its_project_got_meanwhile() {
+fn the_first_pending_job_is_not_passed_for_what_its_project_got_meanwhile() {
     let mut node = node(2, [weighing(2, project("a", "1.438"))]).backfilling();
     let ends = submit(&mut node, 1, "2", &fixed(""));
     node.start();

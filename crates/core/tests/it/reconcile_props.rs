@@ -144,7 +144,7 @@ proptest! {
     }
 
     #[test]
-    fn who_has_an_account_of_what_it_holds_is_not_accused(
+    fn a_process_with_a_ledger_of_its_memory_is_not_accused(
         used in amount(),
         more in 0..=SLACK.get(),
         steady in any::<bool>(),
@@ -164,7 +164,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_is_accused_but_listed_processes_of_jobs_and_killed_only_for_harm(sight in sight()) {
+    fn only_listed_processes_of_jobs_are_accused_and_killed_only_for_harm(sight in sight()) {
         for suspect in compare(&sight).suspects {
             let seen = sight.processes.iter().find(|seen| seen.process == suspect.process).unwrap();
             let ProcessOwner::Job { job, account, .. } = seen.owner else {
@@ -243,9 +243,10 @@ fn first_report(
     let mut now = 0;
     while now < end {
         // The daemon looks again soon after a look that found a suspect.
-        now += match list.is_curious() {
-            true => 25 * MS,
-            false => u64::try_from(random_gap(rng.next_u64()).as_nanos()).unwrap_or(u64::MAX),
+        now += if list.is_curious() {
+            25 * MS
+        } else {
+            u64::try_from(random_gap(rng.next_u64()).as_nanos()).unwrap_or(u64::MAX)
         };
         let slice = SliceSample {
             job: JobId(0),

@@ -93,7 +93,7 @@ fn a_label_that_is_taken_meanwhile_becomes_another() {
 }
 
 #[test]
-fn nothing_new_starts_where_room_is_kept_and_it_is_said_for_whom() {
+fn no_job_starts_in_kept_room_and_the_reason_names_the_job_with_the_room() {
     let full = node(&["0:0.5", "1:1", "0:0.75"], &["0.25", "1"]);
     assert_eq!(
         plan(&due(full.clone(), &[])).starts.len(),
@@ -125,7 +125,7 @@ fn nothing_new_starts_where_room_is_kept_and_it_is_said_for_whom() {
 }
 
 #[test]
-fn who_has_waited_longer_comes_first_and_none_waits_for_another_for_ever() {
+fn the_suspended_job_that_waited_longest_comes_first_and_none_waits_without_end() {
     let both = due(node(&["0:0.75", "0:0.5"], &[]), &[2, 1]);
     assert_eq!(resume(&both, 2).expect("a result"), "gpu0.5a");
     assert_eq!(
@@ -178,7 +178,7 @@ fn a_gpu_that_is_used_otherwise_by_now_does_not_take_it_back() {
 }
 
 #[test]
-fn what_its_project_may_have_counts_and_nobody_is_stopped_in_its_place() {
+fn the_limit_of_a_project_counts_at_a_resume_and_no_job_is_stopped_in_its_place() {
     let mut node = node(&["0:0.5", "1:1"], &["1"]);
     let mut vision = Project::new("vision".parse().expect("a result"));
     vision.quota = Quota {

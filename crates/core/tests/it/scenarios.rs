@@ -105,9 +105,10 @@ fn diff(old: &str, new: &str) -> String {
     let mut common = vec![vec![0; new.len() + 1]; old.len() + 1];
     for i in (0..old.len()).rev() {
         for j in (0..new.len()).rev() {
-            common[i][j] = match old[i] == new[j] {
-                true => common[i + 1][j + 1] + 1,
-                false => common[i + 1][j].max(common[i][j + 1]),
+            common[i][j] = if old[i] == new[j] {
+                common[i + 1][j + 1] + 1
+            } else {
+                common[i + 1][j].max(common[i][j + 1])
             };
         }
     }
@@ -318,9 +319,10 @@ fn removed(gpus: &[Gpu], reclaim: &[(GpuUuid, Placement)]) -> String {
         Some(gpu.mig.as_ref()?.table.label(*placement))
     };
     let labels: Vec<String> = reclaim.iter().filter_map(label).collect();
-    match labels.is_empty() {
-        true => String::new(),
-        false => format!(", removing idle {}", labels.join(", ")),
+    if labels.is_empty() {
+        String::new()
+    } else {
+        format!(", removing idle {}", labels.join(", "))
     }
 }
 

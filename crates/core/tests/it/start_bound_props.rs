@@ -182,7 +182,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
-    fn whoever_is_promised_a_latest_start_has_started_by_then(node in nodes(), tasks in tasks()) {
+    fn a_job_with_a_latest_start_has_started_by_then(node in nodes(), tasks in tasks()) {
         let mut run = Run::new(node, &tasks);
         run.plan();
         let mut promised: BTreeMap<JobId, u64> = BTreeMap::new();

@@ -147,6 +147,7 @@ pub fn events() -> Answer {
 
 /// Two threads that wake each other by turns.
 fn futex() -> Result<Value, Failure> {
+    /// Enough turns that single late wakes disappear in the mean, and less than a second of time.
     const TIMES: u32 = 5000;
     let word = AtomicU32::new(0);
     let turn = |mine: u32, times: u32| {

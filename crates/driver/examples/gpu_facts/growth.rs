@@ -53,6 +53,7 @@ pub fn context_limits() -> Answer {
 }
 
 pub fn graph_bytes() -> Answer {
+    /// Twice the 32 MiB in which pools grow, so that the graph's memory shows as more than one step.
     const SIZE: usize = 64 * MIB;
     let gpu = Gpu::with_context()?;
     let before = gpu.used()?;

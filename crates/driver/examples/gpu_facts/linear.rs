@@ -100,6 +100,7 @@ pub fn alloc_sizes() -> Answer {
 }
 
 pub fn managed_bytes() -> Answer {
+    /// Larger than a context, so that the difference is the allocation, and small enough for every GPU.
     const SIZE: usize = 256 * MIB;
     let gpu = Gpu::with_context()?;
     let before = gpu.used()?;

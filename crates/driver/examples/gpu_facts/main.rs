@@ -131,9 +131,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("gpu_facts: {error}");
-            match error.is::<gpu::NotAvailable>() {
-                true => ExitCode::from(NOT_AVAILABLE),
-                false => ExitCode::FAILURE,
+            if error.is::<gpu::NotAvailable>() {
+                ExitCode::from(NOT_AVAILABLE)
+            } else {
+                ExitCode::FAILURE
             }
         }
     }

@@ -11,10 +11,13 @@ use crate::gpu::{Failure, Gpu, Used, cu, grew};
 use crate::{Answer, say};
 
 const MIB: usize = 1 << 20;
+/// As large as a context (300 to 500 MB), so that both are seen to come back, and small enough for every GPU.
 const SIZE: usize = 512 * MIB;
-/// How long a look for memory that comes back may go on.
+/// How long a look for memory that comes back may go on. A killed process's memory returned within 72 ms
+/// (docs/hardware.md); a hundred times that is a failure and no delay.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two looks.
+/// Between two looks. A delay of tens of milliseconds is measured to a hundredth; longer would be coarse, and shorter
+/// would keep the driver busy.
 const LOOK: Duration = Duration::from_micros(500);
 
 /// A child that says what it has, and ends with its stdin.

@@ -6,7 +6,8 @@
 
 use std::marker::PhantomData;
 
-/// Bytes of the widest entry of a process list: today's widest, with memory that is protected, has 32.
+/// Bytes of the widest entry of a process list: today's widest, with memory that is protected, has 32. Room for one
+/// more word, so that a wider layout is found as unknown and not read as two entries.
 pub const WIDEST: usize = 40;
 
 /// No pid, size or instance that a driver writes.

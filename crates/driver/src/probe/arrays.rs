@@ -6,7 +6,8 @@ use crate::Error;
 use crate::load::Function;
 use crate::sys::cuda::*;
 
-/// Bytes of an element: four floats.
+/// Bytes of an element: four floats. The largest element that an array of CUDA can have, so that the fewest calls reach
+/// the limit.
 const ELEMENT: u64 = 16;
 const CHANNELS: u32 = 4;
 /// Elements in a row: with these a row is 1 MiB, and arrays of 64 GiB are within every GPU's bounds (CUDA C++ Programming
@@ -19,6 +20,7 @@ const LAYER: (u64, u64) = (512, 256);
 pub const MOST_3D: u64 = LAYER.0 * LAYER.1 * ELEMENT * (1 << 14);
 /// Elements in a row of a mipmapped array, and its levels: each has a quarter of the one before.
 const MIPMAP_ROW: u64 = 1 << 15;
+/// Two are the least that make a mipmapped array; more would add little to its size.
 const LEVELS: u32 = 2;
 pub const MOST_MIPMAPPED: u64 = MIPMAP_ROW * ELEMENT * (1 << 15);
 

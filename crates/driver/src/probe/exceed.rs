@@ -29,7 +29,8 @@ pub struct Outcome {
 
 /// Blocks are this part of the limit, so that a handful of calls reaches it.
 const PARTS: u64 = 8;
-/// Blocks are multiples of this; the driver maps memory in such pieces (inferred).
+/// Blocks are multiples of this; the driver maps memory in such pieces (inferred). The granularity that
+/// `cuMemGetAllocationGranularity` answers on all current GPUs.
 const PIECE: u64 = 2 << 20;
 /// Where each call takes what it takes, so many calls at most.
 const CALLS: usize = 4096;

@@ -17,7 +17,8 @@ pub struct View {
     pub detail: String,
 }
 
-/// The allocation that precedes the check.
+/// The allocation that precedes the check. Larger than what the driver adds by itself, so that it shows in each view,
+/// and a small part of any limit.
 const TAKEN: u64 = 64 << 20;
 /// The granularity of a further allocation (inferred, as in `exceed`).
 const PIECE: u64 = 2 << 20;

@@ -28,7 +28,7 @@ fn uuid(gpu: u8) -> Uuid {
 }
 
 #[test]
-fn a_gpu_says_who_it_is_and_what_it_holds() {
+fn a_gpu_shows_its_identity_and_its_slices() {
     let nvml = nvml();
     let device = nvml.device_by_uuid(uuid(0)).expect("GPU 0");
     let identity = Identity {
@@ -185,7 +185,7 @@ fn where_this_process_is_not_listed_a_context_costs_what_the_gpu_lost() {
 }
 
 #[test]
-fn a_gpu_nobody_has_is_said_to_be_missing() {
+fn a_missing_gpu_is_named_in_the_error() {
     let missing = context_overhead(Some(&LIBRARY), Some(&LIBRARY), uuid(9));
     assert_eq!(missing, Err(Error::NoSuchDevice(uuid(9))));
 }

@@ -297,12 +297,12 @@ fn a_gpu_without_mig_has_no_mode() {
 }
 
 #[test]
-fn who_may_not_is_told_what_he_needs() {
+fn a_user_without_a_right_is_told_which_role_has_it() {
     let config = format!("unprivileged = true\n{ENABLED}");
     on(
         "a100-40gb",
         &config,
-        "who_may_not_is_told_what_he_needs",
+        "a_user_without_a_right_is_told_which_role_has_it",
         |gpu| {
             let error = gpu.create_gpu_instance(19, at(0, 1)).err().unwrap();
             let refusal = error.refusal().unwrap();

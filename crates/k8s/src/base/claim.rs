@@ -83,7 +83,7 @@ pub enum NoTemplate {
     },
 }
 
-/// The most sizes that a message lists.
+/// The most sizes that a message lists. A line of the event; a longer list would not fit its 1,024 letters.
 const MOST_LISTED: usize = 8;
 
 /// `24.0 GiB, 80.0 GiB`.
@@ -295,11 +295,12 @@ fn amount(class: &str, mib: u64) -> Value {
 fn of_size(limits: (Bytes, Bytes)) -> String {
     let (least, most) = mib_of(limits);
     let memory = format!("device.capacity['{DRIVER}'].memory");
-    let compared = match least == most {
-        true => format!("{memory}.compareTo(quantity('{least}Mi')) == 0"),
-        false => format!(
+    let compared = if least == most {
+        format!("{memory}.compareTo(quantity('{least}Mi')) == 0")
+    } else {
+        format!(
             "{memory}.compareTo(quantity('{least}Mi')) >= 0 && {memory}.compareTo(quantity('{most}Mi')) <= 0"
-        ),
+        )
     };
     format!("device.attributes['{DRIVER}'].type == 'fraction' && {compared}")
 }

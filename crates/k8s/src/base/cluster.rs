@@ -89,9 +89,10 @@ pub fn error_message(error: &kube::Error) -> String {
 pub fn chain(error: &dyn Error) -> String {
     causes(error).fold(error.to_string(), |line, cause| {
         let text = cause.to_string();
-        match line.contains(&text) {
-            true => line,
-            false => format!("{line}: {text}"),
+        if line.contains(&text) {
+            line
+        } else {
+            format!("{line}: {text}")
         }
     })
 }
@@ -111,9 +112,11 @@ pub fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason != "AlreadyExists")
 }
 
-/// Objects of a page: the API server reads a page at once from its store.
+/// Objects of a page: the API server reads a page at once from its store. client-go pages by as many
+/// (`defaultPageSize`): more would hold the API server's memory, fewer cost calls.
 pub const LIST_PAGE: u32 = 500;
-/// Most objects of a kind that a view reads; a cluster of 5,000 nodes has 150,000 pods, and 10,000 claims are many.
+/// Most objects of a kind that a view reads; a cluster of 5,000 nodes has 150,000 pods, and 10,000 claims are many. So
+/// it leaves room, and bounds the memory of a view.
 const MOST_LISTED: usize = 200_000;
 
 /// Every object, page by page. If the list expires between two pages, it is read again at once and in one piece.

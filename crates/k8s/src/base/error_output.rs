@@ -30,21 +30,21 @@ impl Format {
 pub fn parse<P: clap::Parser>() -> P {
     P::try_parse().unwrap_or_else(|error| {
         let words: Vec<String> = std::env::args().take_while(|word| word != "--").collect();
-        match error.use_stderr() && asks_for_json(&words) {
+        if error.use_stderr() && asks_for_json(&words) {
             // The text has the message first and advice below.
-            true => {
-                let text = error.to_string();
-                let mut parts = text.splitn(2, "\n\n");
-                let message = parts
-                    .next()
-                    .unwrap_or_default()
-                    .trim_start_matches("error: ");
-                let hint = parts.next().unwrap_or_default();
-                let error = usage(message, clean(hint.trim()));
-                report(&error, true);
-                std::process::exit(error.code.exit_code().into())
-            }
-            false => error.exit(),
+
+            let text = error.to_string();
+            let mut parts = text.splitn(2, "\n\n");
+            let message = parts
+                .next()
+                .unwrap_or_default()
+                .trim_start_matches("error: ");
+            let hint = parts.next().unwrap_or_default();
+            let error = usage(message, clean(hint.trim()));
+            report(&error, true);
+            std::process::exit(error.code.exit_code().into())
+        } else {
+            error.exit()
         }
     })
 }
@@ -124,15 +124,17 @@ pub fn of_kube(error: kube::Error, what: &str) -> Error {
     };
     // One that could not decide is to be asked again.
     let refused_by_webhook = status.code < 500 && status.message.contains("admission webhook");
-    let code = match refused_by_webhook {
-        true => ErrorCode::Usage,
-        false => code,
+    let code = if refused_by_webhook {
+        ErrorCode::Usage
+    } else {
+        code
     };
     let error = Error::new(code, format!("cannot {what}: {}", status.message))
         .details(serde_json::json!({ "http_status": status.code, "reason": status.reason }));
-    match refused_by_webhook {
-        true => error,
-        false => error.hint(hint),
+    if refused_by_webhook {
+        error
+    } else {
+        error.hint(hint)
     }
 }
 
@@ -223,6 +225,7 @@ pub fn clean(text: &str) -> String {
 
 /// The first few of many, and how many more.
 pub(crate) fn few<T: AsRef<str>>(all: &[T]) -> String {
+    /// A longer list hides the message; the count follows.
     const SHOWN: usize = 5;
     let names: Vec<&str> = all.iter().take(SHOWN).map(AsRef::as_ref).collect();
     match all.len().checked_sub(SHOWN) {

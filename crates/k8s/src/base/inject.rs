@@ -78,14 +78,15 @@ pub fn inject<'r>(
         }
         Err(untouched) => return Ok(Err(untouched)),
     };
-    Ok(match changed == *pod && warnings.is_empty() {
-        true => Err(SkipReason::Done),
-        false => Ok(Injection {
+    Ok(if changed == *pod && warnings.is_empty() {
+        Err(SkipReason::Done)
+    } else {
+        Ok(Injection {
             patch: json_patch::diff(pod, &changed),
             pod: changed,
             template,
             warnings,
-        }),
+        })
     })
 }
 
@@ -128,9 +129,10 @@ fn complete(pod: &mut Value) {
         let containers = pod["spec"].get_mut(list).and_then(Value::as_array_mut);
         for container in containers.into_iter().flatten() {
             // The claim's own container gets its GPUs from the node.
-            let (name, value) = match has_claim(container) {
-                true => (REPORTED, reported(&gpus)),
-                false => (VISIBLE, Some(NO_GPUS.to_owned())),
+            let (name, value) = if has_claim(container) {
+                (REPORTED, reported(&gpus))
+            } else {
+                (VISIBLE, Some(NO_GPUS.to_owned()))
             };
             let Some(value) = value else { continue };
             let variables = entry(container, "env", json!([]));

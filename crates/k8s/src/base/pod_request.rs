@@ -43,7 +43,8 @@ pub(crate) const MOST_GPUS: usize = 32;
 /// A pebibyte: more MiB than a GPU has, and few enough to be counted in bytes.
 const MOST_MIB: u64 = 1 << 30;
 
-/// The most different GPU requests of one object: each is a claim template that its admission may have to create.
+/// The most different GPU requests of one object: each is a claim template that its admission may have to create. An
+/// object with more would delay its admission by as many calls.
 pub(crate) const MOST_REQUESTS: usize = 32;
 
 /// The parsed request of a pod.

@@ -134,9 +134,10 @@ impl FromStr for Quantity {
         let mut power = i64::from(exponent) - i64::try_from(decimals.len()).unwrap_or(i64::MAX);
         let mut value: i128 = 0;
         for digit in digits.by_ref() {
-            match value < MOST_DIGITS {
-                true => value = value * 10 + i128::from(digit - b'0'),
-                false => power = power.saturating_add(1),
+            if value < MOST_DIGITS {
+                value = value * 10 + i128::from(digit - b'0')
+            } else {
+                power = power.saturating_add(1)
             }
         }
         let tens = u32::try_from(power.unsigned_abs()).unwrap_or(u32::MAX);

@@ -53,9 +53,10 @@ pub fn of(labels: Option<&BTreeMap<String, String>>) -> Role {
         })
         .map(|(key, _)| *key)
         .collect();
-    match by.is_empty() {
-        true => Role::Fractions,
-        false => Role::DynamicMig { by },
+    if by.is_empty() {
+        Role::Fractions
+    } else {
+        Role::DynamicMig { by }
     }
 }
 

@@ -61,7 +61,8 @@ pub async fn serve_health(listener: TcpListener, router: Router) {
 /// Requests about pods are some 10 KiB; of what is larger only so many are read at once, as memory is bounded.
 const SMALL_BYTES: u64 = 128 << 10;
 const MOST_LARGE: usize = 4;
-/// For a TLS handshake, and for the body of a request.
+/// For a TLS handshake, and for the body of a request. As long as the API server itself waits for a webhook by default
+/// (`timeoutSeconds`); a client that is slower is not one.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// For the head of the next request on a connection. Go's client gives up an idle connection after 90 s
 /// (`DefaultTransport.IdleConnTimeout`). A server that closes it first may do so while a review is on its way, which the
@@ -69,7 +70,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const IDLE: Duration = Duration::from_secs(100);
 /// How long requests in progress may take once the server ends.
 const DRAIN: Duration = Duration::from_secs(10);
-/// More connections than API servers and schedulers open; more wait to be accepted.
+/// More connections than API servers and schedulers open; more wait to be accepted. Half of the usual bound of 1024
+/// descriptors leaves room for the program's own.
 const MOST_CONNECTIONS: usize = 512;
 
 /// The certificate that is shown, which may change while connections last.
@@ -227,9 +229,10 @@ async fn answer<S: Service>(
     }
     let said = request.body().size_hint().upper();
     let is_small = said.is_some_and(|bytes| bytes <= SMALL_BYTES);
-    let _place = match is_small {
-        true => None,
-        false => match timeout(PATIENCE, large.acquire()).await {
+    let _place = if is_small {
+        None
+    } else {
+        match timeout(PATIENCE, large.acquire()).await {
             Ok(place) => place.ok(),
             Err(_) => {
                 return reply(
@@ -237,7 +240,7 @@ async fn answer<S: Service>(
                     "too many large requests at the same time\n".to_owned(),
                 );
             }
-        },
+        }
     };
     let body = to_bytes(Body::new(request.into_body()), S::MOST_BYTES);
     let body = match timeout(PATIENCE, body).await {

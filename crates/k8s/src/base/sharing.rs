@@ -98,9 +98,10 @@ impl CarrierNodes {
         let has = |(key, value): (&String, &String)| {
             labels.and_then(|labels| labels.get(key)) == Some(value)
         };
-        match self.0.iter().all(has) {
-            true => Sharing::Carrier,
-            false => Sharing::Claims,
+        if self.0.iter().all(has) {
+            Sharing::Carrier
+        } else {
+            Sharing::Claims
         }
     }
 }

@@ -11,7 +11,9 @@ use yaml_serde::Value as Yaml;
 /// Bytes of a file: the API server takes no object larger than about 1.5 MiB.
 const LARGEST_FILE: usize = 2 << 20;
 
-/// Bytes of a file's values with aliases written out: a file without aliases has a few times its size in values.
+/// Bytes of a file's values with aliases written out: a file without aliases has a few times its size in values. Quotas
+/// of a large site have some hundred kilobytes; a bomb of aliases has no bound otherwise. Files of a large site are far
+/// smaller; without the bound, a bomb of aliases would fill the memory.
 const LARGEST_VALUES: usize = 16 << 20;
 
 /// Bytes that a value takes beside its text.

@@ -91,13 +91,14 @@ pub fn gate<'r>(
             list.push(toleration);
         }
     }
-    match changed == *pod {
-        true => Ok(Err(SkipReason::Done)),
-        false => Ok(Ok(Gated {
+    if changed == *pod {
+        Ok(Err(SkipReason::Done))
+    } else {
+        Ok(Ok(Gated {
             patch: json_patch::diff(pod, &changed),
             pod: changed,
             warnings,
-        })),
+        }))
     }
 }
 

@@ -20,7 +20,8 @@ use jiff::Timestamp;
 use super::pod::reservation_pod_name;
 use super::units::{UNITS, memory};
 
-/// How long a GPU without pods stays ours: a lazy carrier spares the next pod its start.
+/// How long a GPU without pods stays ours: a lazy carrier spares the next pod its start. Half would end carriers
+/// between the pods of a pipeline; double would keep the GPU from other tenants of the device plugin.
 pub const LINGER: Duration = Duration::from_secs(120);
 
 /// A pod of carrier mode, gated or not.

@@ -193,12 +193,13 @@ pub fn unfilled_assignments(
 /// No seat is open for them.
 pub fn choose(ids: &Ids, open: &[UnfilledAssignment]) -> Result<(), AllocateError> {
     let fits = |place: &UnfilledAssignment| place.gpu == ids.gpu && place.units == ids.units();
-    match open.iter().any(fits) {
-        true => Ok(()),
-        false => Err(AllocateError::NoneOpen {
+    if open.iter().any(fits) {
+        Ok(())
+    } else {
+        Err(AllocateError::NoneOpen {
             gpu: ids.gpu.clone(),
             units: ids.numbers.len(),
-        }),
+        })
     }
 }
 

@@ -7,10 +7,13 @@ use divvy_core::units::Bytes;
 
 use crate::base::pod_request::Fraction;
 
-/// Of one GPU: the smallest part that ClearML's injector knows is one of them.
+/// Of one GPU: the smallest part that ClearML's injector knows is one of them. Each is a device in the plugin's list,
+/// so twice as many would double what kubelet reads.
 pub const UNITS: u8 = 16;
-/// The granularity of a slice's memory, as everywhere in Divvy: the size of the driver's own blocks.
+/// The granularity of a slice's memory, as everywhere in Divvy: the size of the driver's own blocks. A smaller one
+/// would charge less than the driver maps.
 const STEP: Bytes = Bytes::mib(2);
+/// Millionths of a GPU: the unit of labels (`fraction.rs`), so that both agree.
 const MILLIONTHS: u32 = 1_000_000;
 
 /// How much memory so many sixteenths of a GPU are.

@@ -25,7 +25,8 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer as _;
 
-/// How long a certificate is valid. The controller renews it long before.
+/// How long a certificate is valid. The controller renews it long before, so a shorter one would only expire while the
+/// cluster is off. A longer one is renewed so seldom that a fault of it stays unseen.
 const DAYS: i64 = 365;
 /// A certificate that is good for less than this is renewed.
 pub const MARGIN: Duration = Duration::from_secs(30 * 24 * 3600);

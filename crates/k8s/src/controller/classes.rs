@@ -28,7 +28,8 @@ pub enum ClassChange {
     Leave(String),
 }
 
-/// How long a class stays that is of no use.
+/// How long a class stays that is of no use. An hour is longer than a pod takes from its template to its claim; a class
+/// costs nothing meanwhile.
 const KEPT: Duration = Duration::from_secs(3600);
 /// Since when which classes have been of no use, as far as this replica has seen.
 pub type IdleSince = BTreeMap<String, Timestamp>;

@@ -62,13 +62,16 @@ impl Dispatch {
         match self {
             Self::One { mode, webhook } => match own.map(str::parse::<Sharing>) {
                 None => Ok(webhook),
-                Some(wanted) => match wanted.map_err(said)? == *mode {
-                    true => Ok(webhook),
-                    false => Err(format!(
-                        "{SHARING}: no node of this cluster shares GPUs by {}; remove the annotation, or set carrier.nodeSelector of the chart",
-                        own.unwrap_or_default()
-                    )),
-                },
+                Some(wanted) => {
+                    if wanted.map_err(said)? == *mode {
+                        Ok(webhook)
+                    } else {
+                        Err(format!(
+                            "{SHARING}: no node of this cluster shares GPUs by {}; remove the annotation, or set carrier.nodeSelector of the chart",
+                            own.unwrap_or_default()
+                        ))
+                    }
+                }
             },
             Self::Both {
                 claims,

@@ -25,7 +25,8 @@ use crate::base::workload::{WORKLOADS, Workload};
 /// of operators costs two calls a minute so. A template that a new kind needs lives for an hour without any pod.
 const ABSENT: Duration = Duration::from_secs(300);
 
-/// Until a failed list or watch is tried again.
+/// Until a failed list or watch is tried again. An API server restarts in tens of seconds: more tries of all nodes
+/// would slow its start.
 const RETRY: Duration = Duration::from_secs(5);
 
 type Metadata = PartialObjectMeta<DynamicObject>;

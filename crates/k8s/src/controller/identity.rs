@@ -17,7 +17,8 @@ use crate::base::cluster::{MANAGED_BY, chain, is_already_exists, is_conflict, is
 const BUNDLE: &str = "ca.crt";
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
-/// Replicas that lose a race look again; more often than this it is no race.
+/// Replicas that lose a race look again; more often than this it is no race. Two or three replicas lose one race each;
+/// so ten of them are a fault.
 const TRIES: usize = 10;
 
 /// Where it lies.

@@ -165,13 +165,15 @@ fn ours(before: &LeaseSpec, terms: &LeaseConfig) -> LeaseSpec {
         holder_identity: Some(terms.me.clone()),
         lease_duration_seconds: i32::try_from(terms.length.as_secs()).ok(),
         renew_time: Some(now.clone()),
-        acquire_time: match mine {
-            true => before.acquire_time.clone(),
-            false => Some(now),
+        acquire_time: if mine {
+            before.acquire_time.clone()
+        } else {
+            Some(now)
         },
-        lease_transitions: match mine {
-            true => before.lease_transitions,
-            false => Some(before.lease_transitions.unwrap_or(0).saturating_add(1)),
+        lease_transitions: if mine {
+            before.lease_transitions
+        } else {
+            Some(before.lease_transitions.unwrap_or(0).saturating_add(1))
         },
         ..before.clone()
     }

@@ -29,13 +29,15 @@ use crate::base::cluster::{chain, error_message};
 use crate::base::metrics::controller::{METRICS, Object, WaitingPods};
 use crate::base::slices;
 
-/// Nothing is looked at more often than this, however much happens.
+/// Nothing is looked at more often than this, however much happens. A burst of events becomes one round; a longer pause
+/// would delay the start of pods.
 const PAUSE: Duration = Duration::from_millis(500);
 /// And everything at least so often: time itself removes templates.
 const ROUND: Duration = Duration::from_secs(30);
 /// A pod is told another reason at most so often.
 const BETWEEN_EVENTS: Duration = Duration::from_secs(60);
 /// Events on Jobs and the like in one round: thousands may wait for a quota, and classes and templates come first.
+/// Rounds are half a second apart, so more would delay them, and fewer the thousands.
 const JOB_EVENTS: usize = 50;
 /// The reporter's name in events.
 const REPORTER: &str = "gpu.divvy.dev/controller";

@@ -38,13 +38,14 @@ pub struct Registration<'a> {
 impl Registration<'_> {
     /// The MutatingWebhookConfiguration, without a bundle.
     pub fn object(&self) -> Value {
-        let namespaces = match self.all_namespaces {
-            false => json!({ "matchLabels": { OPT_IN.0: OPT_IN.1 } }),
-            true => json!({ "matchExpressions": [{
+        let namespaces = if self.all_namespaces {
+            json!({ "matchExpressions": [{
                 "key": "kubernetes.io/metadata.name",
                 "operator": "NotIn",
                 "values": ["kube-system", self.namespace],
-            }] }),
+            }] })
+        } else {
+            json!({ "matchLabels": { OPT_IN.0: OPT_IN.1 } })
         };
         let webhook = |matched: Value| {
             let mut webhook = json!({
@@ -91,9 +92,10 @@ pub fn webhooks(schedulers: &[String]) -> Vec<Value> {
         let rules = rules.map(|kinds| {
             let resources: Vec<&str> = kinds.iter().map(|kind| kind.resource).collect();
             // The API's own groups have one version; an operator may serve its objects in several.
-            let version = match kinds[0].group.contains('.') {
-                true => "*",
-                false => kinds[0].version,
+            let version = if kinds[0].group.contains('.') {
+                "*"
+            } else {
+                kinds[0].version
             };
             rule(kinds[0].group, version, &resources, &["CREATE", "UPDATE"])
         });

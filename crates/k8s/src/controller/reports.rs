@@ -32,9 +32,11 @@ use crate::teams::project::report::{DayReport, NAME, ProjectReport, ProjectRepor
 
 /// A claim that lives shorter may be missed. Reading the caches costs no call.
 const SAMPLE: Duration = Duration::from_secs(10);
-/// How often quotas are read, and changed ones reported: one call.
+/// How often quotas are read, and changed ones reported: one call. Quotas are changed by hand, so a minute is soon
+/// enough, and a view reads the quota itself.
 const LOOK: Duration = Duration::from_secs(60);
-/// How often GPU time alone is reported: each report is a call.
+/// How often GPU time alone is reported: each report is a call. A twelfth of an hour, the unit of the report: oftener
+/// would be a write for each project without news.
 const HOURS: Duration = Duration::from_secs(300);
 /// The days of a report: `usage --since 30d` is the default.
 const DAYS: usize = 31;

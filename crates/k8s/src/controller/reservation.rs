@@ -134,17 +134,14 @@ async fn run(client: Client, common: ReservationTemplate) {
             })
             .collect();
         let steps = plan(&seen, &empty_since, now);
-        let wait = match apply_steps(&client, &sight, &steps, &common).await {
-            true => {
-                pause = AGAIN;
-                TICK
-            }
-            false => {
-                // The observed version is outdated, and the new one is on its way; or the write is refused for good.
-                tokio::time::sleep(AGAIN).await;
-                pause = (pause * 2).min(TICK);
-                pause
-            }
+        let wait = if apply_steps(&client, &sight, &steps, &common).await {
+            pause = AGAIN;
+            TICK
+        } else {
+            // The observed version is outdated, and the new one is on its way; or the write is refused for good.
+            tokio::time::sleep(AGAIN).await;
+            pause = (pause * 2).min(TICK);
+            pause
         };
         tokio::select! {
             () = sight.changed.notified() => {}

@@ -31,11 +31,15 @@ use crate::base::quantity::Quantity;
 const LAST_USED: &str = "divvy.dev/last-used";
 /// How long an unused template stays: much longer than the controller manager takes to make a claim.
 const KEPT: Duration = Duration::from_secs(3600);
-/// A use is written down again when the last is older than this.
+/// A use is written down again when the last is older than this. A quarter of the hour for which an unused one is kept,
+/// so that a note is never lost by one failed write.
 const NOTED: Duration = Duration::from_secs(3600 / 4);
 /// The most templates of a namespace, one for each distinct request. A thousand mean a client that tries all requests.
+/// Real namespaces have tens; more would fill the API server's store.
 const MOST: usize = 1000;
-/// How often an admission makes a template that other clients delete or replace meanwhile.
+/// How often an admission makes a template that other clients delete or replace meanwhile. A race is lost once; five
+/// lost ones in a row mean a client that deletes all templates. More than a race needs; so often in a row means a
+/// client that deletes all templates.
 const TRIES: usize = 5;
 
 #[derive(Debug, thiserror::Error)]

@@ -27,9 +27,10 @@ use crate::base::cluster::{chain, error_message};
 use crate::base::metrics::controller::METRICS;
 use crate::base::server::ServingCert;
 
-/// How often it is looked whether all is as it should be; whenever the configuration changes it is looked at once.
+/// How often it is looked whether all is as it should be; whenever the configuration changes it is looked at once. A
+/// certificate has a year, so a minute only bounds how long a deleted Secret is missed; each look is three reads.
 const ROUND: Duration = Duration::from_secs(60);
-/// After a failure.
+/// After a failure. The webhook refuses pods until it works, so soon; not at once, as the API server may be starting.
 const AGAIN: Duration = Duration::from_secs(2);
 /// The time until every API server has read the new CA bundle; they watch the configuration, so this is long. Inferred.
 const SPREADS: Duration = Duration::from_secs(10);
@@ -53,9 +54,10 @@ impl CertRotator {
         let mut changes = pin!(watch_object(api, &self.configuration).default_backoff());
         let mut shows: Option<Identity> = None;
         loop {
-            let wait = match self.rotate(&mut shows).await {
-                true => ROUND,
-                false => AGAIN,
+            let wait = if self.rotate(&mut shows).await {
+                ROUND
+            } else {
+                AGAIN
             };
             tokio::select! {
                 () = sleep(wait) => {}

@@ -152,9 +152,10 @@ fn kind(class: &str, selectors: Option<&[DeviceSelector]>) -> Kind {
         let cel = selector.cel.as_ref();
         cel.is_some_and(|cel| cel.expression.contains("type == 'mig'"))
     });
-    match [FRACTION_CLASS, MEMORY_CLASS].contains(&class) && !selects_instances {
-        true => Kind::Part,
-        false => Kind::Instance,
+    if [FRACTION_CLASS, MEMORY_CLASS].contains(&class) && !selects_instances {
+        Kind::Part
+    } else {
+        Kind::Instance
     }
 }
 

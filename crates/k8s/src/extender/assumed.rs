@@ -10,10 +10,12 @@ use divvy_packing::Shape;
 
 use super::pod::Requests;
 
-/// After that the scheduler has given up, or tries the pod again and has it scored again.
+/// After that the scheduler has given up, or tries the pod again and has it scored again. Double would count GPUs twice
+/// after a failed bind; half could forget a slow one.
 const KEPT: Duration = Duration::from_secs(30);
 
-/// Assumed pods at once. Beyond, the oldest is forgotten: its claim has had the time of thousands of decisions to show up.
+/// Assumed pods at once. Beyond, the oldest is forgotten: its claim has had the time of thousands of decisions to show
+/// up. So fewer would forget pods of a burst, and more only take memory.
 const MOST: usize = 4096;
 
 /// A pod that was scored.

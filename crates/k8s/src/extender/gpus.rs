@@ -63,9 +63,10 @@ pub fn take_first(gpus: &mut [NodeGpu], shape: &Shape, part: GpuFree) {
         }
         if has_room {
             gpu.is_idle = false;
-            gpu.free = match shape.is_whole() {
-                true => Bytes::ZERO,
-                false => gpu.free.saturating_sub(taken),
+            gpu.free = if shape.is_whole() {
+                Bytes::ZERO
+            } else {
+                gpu.free.saturating_sub(taken)
             };
             left -= 1;
         }

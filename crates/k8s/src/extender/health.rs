@@ -30,8 +30,9 @@ pub fn router(extender: &Arc<Extender>, metrics: bool) -> Router {
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
         .route("/status", get(status));
-    match metrics {
-        true => router.route("/metrics", get(async || page(METRICS.text()))),
-        false => router,
+    if metrics {
+        router.route("/metrics", get(async || page(METRICS.text())))
+    } else {
+        router
     }
 }

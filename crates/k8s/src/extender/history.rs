@@ -9,15 +9,18 @@ use divvy_packing::learned::Mix;
 use divvy_packing::{ModelSet, Shape};
 use serde::{Deserialize, Serialize};
 
-/// Shapes that are kept; above, counts are halved until the rarest have gone.
+/// Shapes that are kept; above, counts are halved until the rarest have gone. Real clusters ask for tens of shapes; the
+/// file stays below the 1 MiB of a ConfigMap (Kubernetes).
 const MOST_SHAPES: usize = 1000;
 /// Requests from which on all counts are halved, so that the history follows what is asked for now.
 const MOST_REQUESTS: u64 = 100_000;
 /// The last requests, on which a table is compared with best fit.
 const LAST: usize = 1000;
-/// Letters of a model's name that are kept.
+/// Letters of a model's name that are kept. As long as an attribute's value in resource.k8s.io
+/// (`DeviceAttributeMaxValueLength`).
 const LONGEST_MODEL: usize = 64;
-/// Models that a shape may name.
+/// Models that a shape may name. More than a cluster has; each shape is kept with its list. More than a cluster has, so
+/// that none is lost; each shape is kept with its list.
 const MOST_MODELS: usize = 16;
 
 /// A shape, with names of models; as it is written, in MiB and thousandths, with 0 for what the request leaves open.
@@ -140,13 +143,13 @@ impl History {
 
     /// The last requests, or after a restart all of them.
     pub fn last_mix(&self, models: &[String]) -> Mix {
-        match self.last.len() < LAST / 4 {
-            true => self.mix(models),
-            false => self
-                .last
+        if self.last.len() < LAST / 4 {
+            self.mix(models)
+        } else {
+            self.last
                 .iter()
                 .filter_map(|kind| kind.shape(models))
-                .collect(),
+                .collect()
         }
     }
 

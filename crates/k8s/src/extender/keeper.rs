@@ -15,9 +15,11 @@ use super::store::Store;
 use super::trainer::Lesson;
 use crate::extender::metrics::METRICS;
 
-/// How often the extender counts requests, and starts a training that is due.
+/// How often the extender counts requests, and starts a training that is due. A training is due after hours, so seconds
+/// do not matter; shorter would only wake the process.
 const TICK: Duration = Duration::from_secs(5);
-/// How often the history is written, if it changed.
+/// How often the history is written, if it changed. A crash loses a minute of a history of weeks; a write each second
+/// would load the API server.
 const SAVES: Duration = Duration::from_secs(60);
 /// As `nice -n 5`: behind the answers, but not without end where the node is busy.
 const LOW_PRIORITY: i32 = 5;

@@ -14,7 +14,8 @@ use super::trainer::Lesson;
 use super::view::View;
 use crate::extender::metrics::METRICS;
 
-/// A table is trained anew after this time, if requests came meanwhile.
+/// A table is trained anew after this time, if requests came meanwhile. Requests follow the day of their users: half a
+/// day would learn the night alone, a week would be late.
 const OLD: Duration = Duration::from_secs(24 * 3600);
 
 /// Everything that a decision needs.
@@ -45,9 +46,10 @@ fn little_history(seen: u64, needed: u64) -> BestFitReason {
 impl State {
     /// Without objects and history. `is_wanted`: whether the policy may be a learned table.
     pub fn new(is_wanted: bool, least_history: u64) -> Self {
-        let reason = match is_wanted {
-            false => BestFitReason::Configured,
-            true => little_history(0, least_history),
+        let reason = if is_wanted {
+            little_history(0, least_history)
+        } else {
+            BestFitReason::Configured
         };
         METRICS.policy(Some(&reason));
         Self {

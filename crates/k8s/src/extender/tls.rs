@@ -15,7 +15,8 @@ use crate::base::server::ServingCert;
 use crate::controller::certificate::Identity;
 use crate::controller::identity::{CertSource, IdentityError, ensure_identity};
 
-/// How often the certificate is read again, and renewed if that is due.
+/// How often the certificate is read again, and renewed if that is due. A certificate has a year, so a minute is soon
+/// enough; each look is one read.
 const ROUND: Duration = Duration::from_secs(60);
 
 /// Reads or creates the certificate, and follows its renewals for as long as the process lives.

@@ -5,7 +5,7 @@ use divvy_packing::learned::{self, Form, Learned, Mix, Training};
 
 use super::chooser::{BestFitReason, Table, Verdict};
 
-/// The same input gives the same table.
+/// The same input gives the same table. Any number would do.
 const SEED: u64 = 42;
 
 /// What a training needs.

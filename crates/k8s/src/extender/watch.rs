@@ -20,7 +20,8 @@ use crate::base::claim::DRIVER;
 use crate::controller::informers::{Key, follow, paged};
 use crate::extender::metrics::METRICS;
 
-/// The kinds that are watched. The extender is ready when all of them are listed.
+/// The kinds that are watched. The extender is ready when all of them are listed. It must be the number of rows of the
+/// watches.
 pub const KINDS: usize = 5;
 
 /// Starts the watches.

@@ -5,7 +5,8 @@ use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The highest score that an extender gives (`MaxExtenderPriority`).
+/// The highest score that an extender gives (`MaxExtenderPriority`). Of kube-scheduler's extender API
+/// (k8s.io/kube-scheduler).
 pub const HIGHEST: u32 = 10;
 
 /// `ExtenderArgs`, checked.

@@ -23,7 +23,8 @@ use super::record::{Logged, Record};
 use super::task_state::{ClaimPhase, TaskFacts, TaskStep, next};
 use super::waiting::Reasons;
 
-/// Tasks of a queue that one look asks for, beyond those that are known.
+/// Tasks of a queue that one look asks for, beyond those that are known. A queue's first 64 are more than a look can
+/// start; a longer list would be read for nothing at each poll.
 const HEAD: usize = 64;
 
 /// Errors, in words, by the id of the task or queue.
@@ -32,7 +33,8 @@ type Troubles = BTreeMap<String, String>;
 /// The id of an error that concerns no single task or queue.
 const EVERYTHING: &str = "";
 
-/// Between two looks while one thing follows another.
+/// Between two looks while one thing follows another. So a chain of steps takes a moment, and not a poll for each; a
+/// shorter pause would be busy waiting.
 const BREATH: Duration = Duration::from_millis(20);
 
 pub struct GlueController {
@@ -138,9 +140,10 @@ impl GlueController {
             .refresh(&context.objects, context.poll, pods)
             .await;
         let ids: Vec<String> = found.keys().cloned().collect();
-        let tasks = match ids.is_empty() {
-            true => Vec::new(),
-            false => context.server.tasks(&ids).await?,
+        let tasks = if ids.is_empty() {
+            Vec::new()
+        } else {
+            context.server.tasks(&ids).await?
         };
         let tasks: BTreeMap<String, Task> = tasks
             .into_iter()

@@ -20,7 +20,8 @@ use super::record::{Logged, Record};
 /// Bytes that are not kept back for the next beat.
 const MUCH: usize = 1 << 20;
 
-/// How often the log of a pod that has ended is asked for before it is given up: its node may be gone.
+/// How often the log of a pod that has ended is asked for before it is given up: its node may be gone. kubelet keeps
+/// the log of an ended pod, so a failure passes within a few tries, or the node is gone.
 const TRIES: u32 = 5;
 
 /// How one reading ended.

@@ -17,10 +17,10 @@ use crate::base::cluster::error_message;
 /// Kueue's object for a pod that it holds back.
 const WORKLOAD: (&str, &str, &str) = ("kueue.x-k8s.io", "v1beta2", "Workload");
 
-/// Objects of one answer of a list.
+/// Objects of one answer of a list. The same as client-go's.
 const PAGE: u32 = 500;
 
-/// Events that are read at most. A namespace with more has other troubles.
+/// Events that are read at most. A namespace with more has other troubles. So ten pages, and no more memory than that.
 const MOST_EVENTS: usize = 5000;
 
 /// A glue's pods and Secrets.

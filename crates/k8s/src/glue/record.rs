@@ -124,9 +124,10 @@ pub fn selector(holder: &str) -> String {
 /// The name of a task's pod and of its record. The server's ids are hexadecimal, and are left as they are.
 pub fn name(task: &str) -> String {
     let plain = |letter: char| letter.is_ascii_digit() || letter.is_ascii_lowercase();
-    match !task.is_empty() && task.len() <= 40 && task.chars().all(plain) {
-        true => format!("clearml-id-{task}"),
-        false => format!("clearml-id-{}", hex(task)),
+    if !task.is_empty() && task.len() <= 40 && task.chars().all(plain) {
+        format!("clearml-id-{task}")
+    } else {
+        format!("clearml-id-{}", hex(task))
     }
 }
 

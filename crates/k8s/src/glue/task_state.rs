@@ -82,7 +82,7 @@ pub enum FinalStatus {
 }
 
 /// Observations of a claimed task without a visible agent before it counts as abandoned: a live agent registers within
-/// moments.
+/// moments. As in the ClearML front end: half would take tasks from live agents.
 pub const LOOKS: u8 = 5;
 
 /// The next step.
@@ -143,9 +143,10 @@ fn is_preempted(facts: &TaskFacts) -> bool {
 /// Ours, and its own agent has not begun.
 fn queued(facts: &TaskFacts) -> TaskStep {
     let Some(pod) = &facts.pod else {
-        return match facts.served {
-            true => TaskStep::Make,
-            false => TaskStep::Return,
+        return if facts.served {
+            TaskStep::Make
+        } else {
+            TaskStep::Return
         };
     };
     match &pod.state {
@@ -167,11 +168,12 @@ fn queued(facts: &TaskFacts) -> TaskStep {
 
 fn in_progress(facts: &TaskFacts) -> TaskStep {
     let Some(pod) = &facts.pod else {
-        return TaskStep::ReportEnd(match facts.stopping {
-            true => FinalStatus::Stopped,
-            false => FinalStatus::Failed(
+        return TaskStep::ReportEnd(if facts.stopping {
+            FinalStatus::Stopped
+        } else {
+            FinalStatus::Failed(
                 "the task's pod is gone: the pod or its node was deleted".to_owned(),
-            ),
+            )
         });
     };
     match &pod.state {

@@ -69,7 +69,7 @@ impl InvalidValue {
     }
 }
 
-/// Most problems of a file that the glue prints: a screen.
+/// Most problems of a file that the glue prints: a screen. More would hide the first one.
 const MOST_PROBLEMS: usize = 20;
 
 /// The problems of a file, in the order in which they were found.
@@ -82,9 +82,10 @@ pub struct Problems {
 
 impl Problems {
     pub fn add(&mut self, wrong: InvalidValue) {
-        match self.told.len() < MOST_PROBLEMS {
-            true => self.told.push(wrong),
-            false => self.more += 1,
+        if self.told.len() < MOST_PROBLEMS {
+            self.told.push(wrong)
+        } else {
+            self.more += 1
         }
     }
 
@@ -101,9 +102,10 @@ impl Problems {
     /// # Errors
     /// The problems.
     pub fn none_in<T>(self, value: T) -> Result<T, Self> {
-        match self.told.is_empty() {
-            true => Ok(value),
-            false => Err(self),
+        if self.told.is_empty() {
+            Ok(value)
+        } else {
+            Err(self)
         }
     }
 }

@@ -17,7 +17,8 @@ use super::pod_status::{PodState, TaskPodStatus};
 /// The gate of Kueue's pod integration (`AdmissionGate`, pkg/controller/jobs/pod).
 pub const KUEUE_GATE: &str = "kueue.x-k8s.io/admission";
 
-/// Polls between two looks at events and workloads, which are lists of the whole namespace.
+/// Polls between two looks at events and workloads, which are lists of the whole namespace. A look at each poll would
+/// quadruple these calls; a reason that is some polls late still helps.
 const EVERY: u32 = 4;
 
 /// An event this old says nothing of the present: kubelet and controllers repeat theirs within minutes.
@@ -58,15 +59,16 @@ impl Reasons {
                 BTreeMap::new()
             }
         };
-        self.workloads = match gated {
-            true => match objects.workloads().await {
+        self.workloads = if gated {
+            match objects.workloads().await {
                 Ok(workloads) => quota_reasons(&workloads),
                 Err(error) => {
                     tracing::debug!(%error, "cannot list Kueue's workloads; waiting tasks show the gate alone");
                     BTreeMap::new()
                 }
-            },
-            false => BTreeMap::new(),
+            }
+        } else {
+            BTreeMap::new()
         };
     }
 

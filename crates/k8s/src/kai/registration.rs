@@ -40,10 +40,11 @@ impl Registration for Registrar {
         request: Request<RegistrationStatus>,
     ) -> Result<Response<RegistrationStatusResponse>, Status> {
         let status = request.into_inner();
-        match status.plugin_registered {
-            true => tracing::info!("registered with kubelet"),
+        if status.plugin_registered {
+            tracing::info!("registered with kubelet")
+        } else {
             // It tries again by itself.
-            false => tracing::error!("kubelet refused to register this driver: {}", status.error),
+            tracing::error!("kubelet refused to register this driver: {}", status.error)
         }
         Ok(Response::new(RegistrationStatusResponse {}))
     }

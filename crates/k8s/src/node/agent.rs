@@ -11,7 +11,8 @@ use tokio::time::{Instant, sleep};
 /// less than the 45 s that kubelet waits for an answer (`defaultClientCallTimeout`); then kubelet tries again. One call of an agent that
 /// hangs takes the client's 10 s, and another may begin just before the end of these.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two tries to reach it.
+/// Between two tries to reach it. A daemon restarts within seconds, and kubelet waits: half would double the tries, a
+/// second would be seen in a pod's start.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Calls the agent.

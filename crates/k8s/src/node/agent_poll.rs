@@ -12,7 +12,8 @@ use crate::base::slices::{self, Health};
 use crate::node::plugin::DraDriver;
 use crate::node::protocol::health::HealthStatus;
 
-/// Between two questions, each one call on this machine.
+/// Between two questions, each one call on this machine. A GPU that fails is withdrawn so much later at most; half
+/// would double the calls for a rare event.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// Every device that was there since this program started, and how it is.

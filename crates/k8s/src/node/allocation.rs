@@ -125,9 +125,10 @@ pub(super) fn results(
         .iter()
         .filter(|result| result.driver == DRIVER)
         .collect();
-    match ours.is_empty() {
-        true => Err(Unprepared::NotOurs),
-        false => Ok(ours),
+    if ours.is_empty() {
+        Err(Unprepared::NotOurs)
+    } else {
+        Ok(ours)
     }
 }
 

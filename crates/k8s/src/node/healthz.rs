@@ -46,12 +46,13 @@ pub async fn listen(
     let is_ready = get(move || {
         let is_registered = *registered.borrow();
         async move {
-            match is_registered {
-                true => (StatusCode::OK, "ok\n"),
-                false => (
+            if is_registered {
+                (StatusCode::OK, "ok\n")
+            } else {
+                (
                     StatusCode::SERVICE_UNAVAILABLE,
                     "kubelet has not registered this driver yet\n",
-                ),
+                )
             }
         }
     });

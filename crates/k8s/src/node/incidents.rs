@@ -23,17 +23,23 @@ use crate::node::agent::Agent;
 use crate::node::events::{EventTarget, Kind};
 use crate::node::plugin::DraDriver;
 
-/// Between two looks at what the claims were refused.
+/// Between two looks at what the claims were refused. A user sees the event within seconds; a claim refused in a loop
+/// needs no faster look.
 const LOOK: Duration = Duration::from_secs(5);
-/// Between two tries to follow the agent's events.
+/// Between two tries to follow the agent's events. A daemon restarts within seconds; the events since then are read
+/// from its journal, so none is lost.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Between two events of one claim and reason.
+/// Between two events of one claim and reason. A program that is refused in a loop would fill the namespace's events;
+/// Kubernetes counts repetitions too.
 const BETWEEN: Duration = Duration::from_secs(60);
-/// Events of the agent that are older than this program by more are not told: an earlier run has told them.
+/// Events of the agent that are older than this program by more are not told: an earlier run has told them. Longer than
+/// a restart of this program takes, so that none between two runs is lost.
 const BEFORE: SignedDuration = SignedDuration::from_secs(60);
-/// Claims and reasons of which news waits; a node has a few claims, each with two reasons.
+/// Claims and reasons of which news waits; a node has a few claims, each with two reasons. So more would need a fault;
+/// the oldest is dropped then.
 const MOST: usize = 1024;
-/// Pods of a claim that are told; a claim may be of 256 (`ResourceClaimReservedForMaxSize`).
+/// Pods of a claim that are told; a claim may be of 256 (`ResourceClaimReservedForMaxSize`). More events than that
+/// would need more calls than the news is worth.
 const MOST_PODS: usize = 16;
 /// Bytes of a note: an event has 1,024 at most (`NoteLengthLimit`, events.k8s.io/v1).
 const MOST_TEXT: usize = 1000;

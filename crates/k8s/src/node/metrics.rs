@@ -25,9 +25,11 @@ use super::incidents::pods;
 use super::page::{ClaimLabels, labelled};
 use crate::base::metrics::driver::{self, ClaimPods};
 
-/// Below the 10 s after which Prometheus gives a scrape up (`scrape_timeout`).
+/// Below the 10 s after which Prometheus gives a scrape up (`scrape_timeout`). So half of it leaves room for the
+/// answer.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// All scrapes within this time get the same page.
+/// All scrapes within this time get the same page. Two Prometheus servers, as is usual, cost one look; older figures
+/// would be seen in graphs of 15 s.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// Most claims whose pods are known; the one noted longest ago goes first. A node runs 110 pods at a time (kubelet's default),

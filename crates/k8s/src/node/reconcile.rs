@@ -18,7 +18,8 @@ use crate::node::events::{EventTarget, Kind};
 use crate::node::incidents;
 use crate::node::plugin::DraDriver;
 
-/// Between two comparisons: nothing waits for them but what is leaked.
+/// Between two comparisons: nothing waits for them but what is leaked. Half would double the calls of each node to the
+/// API server.
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// Why kubelet will not unprepare a claim.

@@ -37,9 +37,10 @@ impl FromStr for Instance {
     fn from_str(uid: &str) -> Result<Self, NoInstance> {
         let first = uid.split('-').next().unwrap_or_default();
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-        match (1..=8).contains(&first.len()) && first.bytes().all(is_plain) {
-            true => Ok(Self(first.to_owned())),
-            false => Err(NoInstance(uid.to_owned())),
+        if (1..=8).contains(&first.len()) && first.bytes().all(is_plain) {
+            Ok(Self(first.to_owned()))
+        } else {
+            Err(NoInstance(uid.to_owned()))
         }
     }
 }
@@ -125,13 +126,12 @@ impl Registration for Registrar {
         request: Request<RegistrationStatus>,
     ) -> Result<Response<RegistrationStatusResponse>, Status> {
         let status = request.into_inner();
-        match status.plugin_registered {
-            true => {
-                tracing::info!("registered with kubelet");
-                self.registered.send_replace(true);
-            }
+        if status.plugin_registered {
+            tracing::info!("registered with kubelet");
+            self.registered.send_replace(true);
+        } else {
             // It tries again by itself.
-            false => tracing::error!("kubelet refused to register this driver: {}", status.error),
+            tracing::error!("kubelet refused to register this driver: {}", status.error)
         }
         Ok(Response::new(RegistrationStatusResponse {}))
     }

@@ -40,7 +40,8 @@ use observation::{NodeObservation, agent_claims, assigned_pods, list, of_kubelet
 use plugin::DevicePluginService;
 use report::{offers, statuses};
 
-/// Between two looks: a carrier that has started is to be used soon, and a look is three local calls.
+/// Between two looks: a carrier that has started is to be used soon, and a look is three local calls. So a pod waits
+/// two seconds at most for its carrier.
 const LOOK: Duration = Duration::from_secs(2);
 /// How long kubelet is kept waiting for a pending assignment, or for the agent to release the previous holder. Kubelet
 /// waits without a bound, but for one pod at a time.

@@ -22,13 +22,17 @@ use crate::carrier::share::GpuShare;
 use crate::node::agent::Agent;
 use crate::node::events::{EventTarget, Events, Kind};
 
-/// Between two looks at the labels: a mode changes seldom, and a look is one call.
+/// Between two looks at the labels: a mode changes seldom, and a look is one call. A shorter one would be felt by the
+/// API server of a thousand nodes.
 const LOOK: Duration = Duration::from_secs(10);
-/// Between two events about a mode that cannot change yet.
+/// Between two events about a mode that cannot change yet. A person has to act, so five minutes remind without filling
+/// the list.
 const BETWEEN: Duration = Duration::from_secs(300);
-/// How long a start waits for the agent to say what is in use.
+/// How long a start waits for the agent to say what is in use. The agent starts within seconds; after it the node
+/// publishes what it knows, so longer would keep pods waiting.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// After the offers are withdrawn, pods that were placed just before still come.
+/// After the offers are withdrawn, pods that were placed just before still come. The scheduler binds within a second or
+/// two of its decision; so twice that.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// What decides the mode of this node.

@@ -149,9 +149,10 @@ pub async fn run(args: &Args, client: &Client) -> Result<ExitCode, Error> {
     let rows = rows(&facts);
     let failed = rows.iter().any(|row| row.status == Status::Fail);
     error_output::print(&render(rows, args.output)?)?;
-    Ok(match failed {
-        true => ExitCode::FAILURE,
-        false => ExitCode::SUCCESS,
+    Ok(if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
     })
 }
 

@@ -136,10 +136,7 @@ pub async fn run(args: &Args, client: Option<&Client>) -> Result<ExitCode, Error
         }),
         Some(client) => known(client).await,
     };
-    let kind = match args.job {
-        true => Kind::Job,
-        false => Kind::Pod,
-    };
+    let kind = if args.job { Kind::Job } else { Kind::Pod };
     if args.dry_run {
         let inventory = inventory.ok_or_else(|| {
             Error::new(
@@ -161,18 +158,15 @@ pub async fn run(args: &Args, client: Option<&Client>) -> Result<ExitCode, Error
     }
     wish.whole_by_label = try_out(&wish, client).await? == Trial::Claim;
     let made = make(&wish, kind, client).await?;
-    match args.follow {
-        false => {
-            error_output::print(&render_created(&made, args.output)?)?;
-            Ok(ExitCode::SUCCESS)
-        }
-        true => {
-            error_output::say(&format!(
-                "{}/{} in {}",
-                made.object, made.name, made.namespace
-            ));
-            follow::follow(client, kind, &made.namespace, &made.name).await
-        }
+    if args.follow {
+        error_output::say(&format!(
+            "{}/{} in {}",
+            made.object, made.name, made.namespace
+        ));
+        follow::follow(client, kind, &made.namespace, &made.name).await
+    } else {
+        error_output::print(&render_created(&made, args.output)?)?;
+        Ok(ExitCode::SUCCESS)
     }
 }
 
@@ -193,9 +187,10 @@ fn never_fits(wish: &Submission, inventory: &Inventory) -> Result<(), Error> {
         && !inventory.profiles.contains_key(&profile)
     {
         let there: Vec<String> = inventory.profiles.keys().map(ToString::to_string).collect();
-        let hint = match there.is_empty() {
-            true => "no node allows MIG instances; `divvy-k8s admin set node-role --dynamic-mig-enabled NODE` allows them".to_owned(),
-            false => format!("the profiles in this cluster are {}", there.join(", ")),
+        let hint = if there.is_empty() {
+            "no node allows MIG instances; `divvy-k8s admin set node-role --dynamic-mig-enabled NODE` allows them".to_owned()
+        } else {
+            format!("the profiles in this cluster are {}", there.join(", "))
         };
         let message = format!(
             "a {profile} MIG instance requested, but no GPU of the cluster has this profile"
@@ -375,8 +370,9 @@ pub(crate) fn stem(image: &str) -> String {
         .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
         .collect();
     let word = word.trim_matches('-');
-    match word.is_empty() {
-        true => "job".to_owned(),
-        false => word.chars().take(40).collect(),
+    if word.is_empty() {
+        "job".to_owned()
+    } else {
+        word.chars().take(40).collect()
     }
 }

@@ -20,7 +20,7 @@ use crate::base::error_output::{self, Format};
 pub use explain::{Explanation, HeldBy, Line, State, explain};
 pub use facts::{Facts, Quota, Subject};
 
-/// Pods and Jobs in one call.
+/// Pods and Jobs in one call. More would take a minute of calls; a label narrows the list.
 const MOST: usize = 100;
 
 #[derive(clap::Args)]
@@ -60,9 +60,10 @@ pub async fn run(args: &Args, client: &Client) -> Result<ExitCode, Error> {
     for name in &args.names {
         all.push(explain(&facts::read(client, namespace, name).await?));
     }
-    error_output::print(&match args.is_json() {
-        true => error_output::json("Why", all)?,
-        false => render::text(&all),
+    error_output::print(&if args.is_json() {
+        error_output::json("Why", all)?
+    } else {
+        render::text(&all)
     })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -520,11 +520,12 @@ fn at_of(store: &Store, object: &Value) -> Result<Target, Fail> {
             object["apiVersion"], object["kind"]
         ))
     })?;
-    let namespace = match kind.namespaced {
-        true => object["metadata"]["namespace"]
+    let namespace = if kind.namespaced {
+        object["metadata"]["namespace"]
             .as_str()
-            .unwrap_or("default"),
-        false => "",
+            .unwrap_or("default")
+    } else {
+        ""
     };
     Ok(target(kind, namespace, object["metadata"]["name"].as_str()))
 }

@@ -54,9 +54,10 @@ fn pod(case: &Case) -> Value {
 }
 
 fn or_empty(patch: &Value) -> Value {
-    match patch.is_null() {
-        true => json!({}),
-        false => patch.clone(),
+    if patch.is_null() {
+        json!({})
+    } else {
+        patch.clone()
     }
 }
 

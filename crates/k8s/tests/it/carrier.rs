@@ -87,7 +87,7 @@ async fn a_part_of_a_gpu_is_had_from_the_webhook_to_the_cdi_device_and_given_bac
 }
 
 #[tokio::test]
-async fn ids_of_two_gpus_and_ids_that_nobody_is_assigned_are_refused_and_nothing_is_held() {
+async fn ids_of_two_gpus_and_unassigned_ids_are_refused_and_no_slice_is_held() {
     let mut rig = Rig::new("h100-80gb:2").await;
     rig.start_node().await;
     let gpus = rig.machine.uuids().await;

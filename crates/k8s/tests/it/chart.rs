@@ -753,9 +753,10 @@ fn only_uninstallations_have_hooks_and_all_of_their_objects_go() {
                 continue;
             };
             let called = render::called(object);
-            let [event, verb] = match called.ends_with("-prepare") {
-                true => ["pre-delete", "prepare"],
-                false => ["post-delete", "finish"],
+            let [event, verb] = if called.ends_with("-prepare") {
+                ["pre-delete", "prepare"]
+            } else {
+                ["post-delete", "finish"]
             };
             assert_eq!(hook, event, "{called}");
             assert_eq!(

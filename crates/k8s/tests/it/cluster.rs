@@ -56,7 +56,7 @@ async fn errors_tell_apart_what_is_missing_what_is_there_and_what_has_changed() 
 }
 
 #[tokio::test]
-async fn a_cluster_that_nobody_tells_of_is_said_to_be_unknown() {
+async fn a_cluster_without_a_configuration_is_reported_as_unknown() {
     let folder = tempfile::tempdir().unwrap();
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_divvy-k8s"))
         .args(["controller"])

@@ -84,7 +84,7 @@ async fn a_marked_pod_is_changed_over_tls_that_the_controller_saw_to_itself() {
 }
 
 #[tokio::test]
-async fn refusals_and_warnings_reach_whoever_makes_the_pod_and_a_dry_run_makes_nothing() {
+async fn refusals_and_warnings_reach_the_author_of_a_pod_and_a_dry_run_makes_nothing() {
     let cluster = Cluster::new();
     let replica = Replica::start(&cluster, "a", &[]);
     replica.serves(&cluster.server);
@@ -297,7 +297,7 @@ fn expired() -> Value {
 }
 
 #[tokio::test]
-async fn files_that_somebody_else_renews_are_shown_and_their_authority_told() {
+async fn certificates_that_another_program_renews_are_served_and_their_authority_published() {
     let cluster = Cluster::new();
     let folder = tempfile::tempdir().unwrap();
     let made = certificate();
@@ -346,7 +346,7 @@ fn certificate() -> (String, String, String) {
 }
 
 #[tokio::test]
-async fn a_configuration_that_forgets_whom_to_trust_is_told_again() {
+async fn a_webhook_configuration_without_its_authority_gets_it_again() {
     let cluster = Cluster::new();
     let replica = Replica::start(&cluster, "a", &[]);
     replica.serves(&cluster.server);
@@ -712,7 +712,7 @@ mod exhaustive {
 }
 
 #[test]
-fn the_configuration_can_be_printed_for_who_has_no_chart() {
+fn the_webhook_configuration_can_be_printed_without_the_chart() {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_divvy-k8s"))
         .args(["controller", "--print-webhook", "--namespace", "n"])
         .output_bounded()

@@ -356,9 +356,10 @@ fn a_pod_that_admission_refuses_ends_its_task_with_the_reason_and_a_full_quota_d
             return Err(said.to_owned());
         }
         quota -= 1;
-        match quota >= 0 {
-            true => Err("exceeded quota: gpus".to_owned()),
-            false => Ok(()),
+        if quota >= 0 {
+            Err("exceeded quota: gpus".to_owned())
+        } else {
+            Ok(())
         }
     });
     let bad = scene

@@ -478,7 +478,7 @@ fn container(state: &Value, phase: &str) -> Value {
 }
 
 #[test]
-fn who_follows_hears_why_it_waits_then_its_output_and_has_its_exit_code() {
+fn a_client_that_follows_a_pod_gets_the_reason_the_output_and_the_exit_code() {
     let cluster = Cluster::start();
     cluster.webhook();
     let mut followed = Followed::of(&cluster);

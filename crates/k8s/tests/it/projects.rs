@@ -229,7 +229,7 @@ fn a_removal_that_was_killed_anywhere_is_completed_by_repeating_it() {
 }
 
 #[test]
-fn of_two_administrators_who_add_the_same_project_one_is_refused() {
+fn of_two_calls_that_add_the_same_project_one_is_refused() {
     let cluster = Cluster::start();
     for _ in 0..3 {
         let both = ["1", "2"].map(|quota| {

@@ -19,19 +19,23 @@ use crate::process::{Liveness, ProcessIdentity};
 use crate::slice::{Slice, live};
 
 /// Slack after the expected end of work, in nanoseconds: unobserved work then counts as done, as does that of a stopped
-/// or dead process.
+/// or dead process. Half of the shortest turn. A busy machine wakes processes late, so less would end work too early;
+/// more would leave the GPU idle after each turn.
 const SLACK_NS: u64 = 2_000_000;
-/// Work that is watched is overdue this long after it should have been done.
+/// Work that is watched is overdue this long after it should have been done. One millisecond more than the slack for
+/// unobserved work. Double would let a stopped process hold the GPU for longer than the shortest turn.
 const OVERDUE_NS: u64 = 3_000_000;
 /// A waiting process reports ten times in this period ([`ASK_AGAIN`]). A process without a report counts as stopped
-/// until its next report. In nanoseconds.
+/// until its next report. In nanoseconds. So one or two late reports count for nothing, and a stopped process holds no
+/// turn for longer.
 const SILENT_NS: u64 = 10 * ASK_AGAIN.as_nanos() as u64;
 /// At most so much of the time between two looks counts as silence, in nanoseconds: the looker may have slept, and the machine.
 const SLEPT_NS: u64 = 2 * ASK_AGAIN.as_nanos() as u64;
 /// Most slot owners that one observation looks up. Jobs write their own slots, so a job with many slots must not delay
 /// the other slices. Slots beyond this number are trusted.
 const LOOKED_UP: u32 = 16;
-/// How long to sleep where words cannot be waited for.
+/// How long to sleep where words cannot be waited for. A quarter of the shortest turn: a longer sleep would be seen in
+/// shares, and a shorter one takes processor time from programs.
 const BLIND: Duration = Duration::from_millis(1);
 
 /// The demand of a slice: the reports of its processes, taken together.
@@ -240,6 +244,7 @@ impl DemandReader {
     }
 }
 
+/// The kernel's page on x86-64, and the least that mmap(2) gives.
 const PAGE_SIZE: usize = 4096;
 
 /// The address of a mapped page of a file that is never touched.

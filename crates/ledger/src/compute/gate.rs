@@ -11,16 +11,20 @@ use crate::layout::{ControlFile, GPUS, SlotLines};
 use crate::process::boot_time_ns;
 use crate::slot::ProcessSlot;
 
-/// Grants of an agent that has not been heard of for this long count for nothing, in nanoseconds.
+/// Grants of an agent that has not been heard of for this long count for nothing, in nanoseconds. Four of the agent's
+/// renewals: one late renewal opens no gate, and a dead agent holds up no program for longer (015).
 pub const SCHEDULER_TIMEOUT_NS: u64 = 1_000_000_000;
-/// How often a process at the gate asks, in case it was overlooked, and to show that it goes on.
+/// How often a process at the gate asks, in case it was overlooked, and to show that it goes on. A report that was
+/// missed costs one turn of another slice. Half would double what each waiting process writes, for a rare case.
 pub(super) const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// A process that looks so often and was away for longer, in nanoseconds, was stopped meanwhile, or its machine slept.
 const AWAY_NS: u64 = 1_000_000_000;
-/// How often it looks whether its work has left the GPU.
+/// How often it looks whether its work has left the GPU. A twentieth of the shortest turn: the GPU idles no longer than
+/// that at its end. Shorter would take processor time from the program.
 const LOOK: Duration = Duration::from_micros(200);
 /// The longest wait of a launch at the gate, in nanoseconds, even if the grant says otherwise: an error of Divvy must
-/// not hang a program.
+/// not hang a program. Longer than the turns of other slices together; shorter than the timeouts of collective calls
+/// (PyTorch with NCCL: 10 minutes).
 pub const MAX_GATE_WAIT_NS: u64 = 60_000_000_000;
 
 /// The grant of a slice: the launches that its processes may start. Times are of [`boot_time_ns`], below 2^62.

@@ -22,6 +22,7 @@ pub mod at {
     pub const ALLOCATIONS: usize = 13;
     pub const PEER_COUNT: usize = 14;
     pub const PROGRAM: usize = 15;
+    /// The layout: a text and a list take several words.
     pub const API: usize = 17;
     pub const LARGEST: usize = 22;
     pub const PEERS: usize = 38;
@@ -32,6 +33,7 @@ pub type Words = [u64; DENIAL_WORDS];
 
 /// The first refusals keep their lines; later ones go round in the others.
 pub fn line_of(number: u64) -> usize {
+    /// Half of the lines, so that the first refusals show the cause, and the last ones the state when a user looks.
     const FIRST: u64 = DENIALS as u64 / 2;
     let line = match number.checked_sub(FIRST) {
         None => number,

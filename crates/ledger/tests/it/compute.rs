@@ -41,7 +41,7 @@ fn grant(place: &Place, grant: Grant) {
 }
 
 #[test]
-fn a_slice_that_nobody_keeps_is_open() {
+fn a_slice_without_a_compute_scheduler_has_an_open_gate() {
     let place = Place::with_limit(100);
     let slot = place.slice().join().unwrap();
     assert!(slot.is_ungated() && passes(&slot));
@@ -63,7 +63,7 @@ fn grants_are_seen_at_once() {
 }
 
 #[test]
-fn grants_that_nobody_stands_by_any_more_count_for_nothing() {
+fn grants_of_a_silent_compute_scheduler_count_for_nothing() {
     let place = Place::with_limit(100);
     let slot = place.slice().join().unwrap();
     let now = boot_time_ns();
@@ -124,7 +124,7 @@ fn a_process_at_the_gate_wakes_the_keeper_and_is_woken_by_its_grant() {
 }
 
 #[test]
-fn whoever_is_not_answered_asks_again() {
+fn a_process_at_the_gate_without_an_answer_asks_again() {
     let place = Place::with_limit(100);
     grant(&place, Grant::Closed);
     let slice = place.slice();
@@ -149,7 +149,7 @@ fn work_is_reckoned_in_a_chain_over_all_processes() {
 }
 
 #[test]
-fn work_that_nobody_watches_is_done_when_it_should_be_and_watched_work_is_not() {
+fn unwatched_work_of_a_process_is_done_when_it_should_be_and_watched_work_is_not() {
     let place = Place::with_limit(100);
     let slot = place.slice().join().unwrap();
     let mut lookout = DemandReader::new(&place.slice()).unwrap();
@@ -212,7 +212,7 @@ fn what_a_stopped_or_killed_process_watches_is_done_when_it_should_be() {
 }
 
 #[test]
-fn whoever_stands_at_the_gate_asks_again_with_work_on_the_gpu_too() {
+fn a_process_at_the_gate_asks_again_with_work_on_the_gpu_too() {
     let place = Place::with_limit(100);
     grant(&place, Grant::Closed);
     let slice = place.slice();

@@ -83,7 +83,7 @@ impl Worker {
 }
 
 #[test]
-fn whoever_is_killed_in_the_race_leaves_exactly_what_the_others_hold() {
+fn a_process_killed_in_a_race_leaves_exactly_what_the_others_hold() {
     let place = Place::with_limit(LIMIT);
     let slice = place.slice();
     let referee = Referee::new();
@@ -297,7 +297,7 @@ fn undecided(place: &Place, slot: usize) -> u64 {
 }
 
 #[test]
-fn a_process_killed_in_the_middle_of_a_reservation_keeps_nobody_waiting() {
+fn a_process_killed_in_the_middle_of_a_reservation_delays_no_other() {
     let place = Place::with_limit(100);
     let slice = place.slice();
     let child = holder(&slice);
@@ -423,9 +423,12 @@ fn several_reapers_and_joiners_at_once_free_every_dead_slot_once() {
         let body = |process: usize| {
             let (slice, barrier, freed, victims) = (&slice, &barrier, &freed, &victims);
             move || {
-                let listed = |owner: &ProcessIdentity| match victims.contains(&owner.pid) {
-                    true => Listed::No,
-                    false => Listed::Yes,
+                let listed = |owner: &ProcessIdentity| {
+                    if victims.contains(&owner.pid) {
+                        Listed::No
+                    } else {
+                        Listed::Yes
+                    }
                 };
                 barrier.wait();
                 if process.is_multiple_of(2) {

@@ -184,7 +184,7 @@ fn a_file_that_others_may_write_is_not_trusted() {
 }
 
 #[test]
-fn an_account_of_roots_may_be_written_by_everybody() {
+fn a_ledger_of_roots_may_be_written_by_every_user() {
     let broken = Broken::new();
     fs::set_permissions(broken.path("slots"), Permissions::from_mode(0o666)).unwrap();
     // SAFETY: geteuid has no preconditions and cannot fail.

@@ -11,7 +11,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn nobody_is_harmed_by_what_a_slice_holds(data in prop::collection::vec(any::<u8>(), 0..1500)) {
+    fn no_process_is_harmed_by_the_contents_of_a_ledger(data in prop::collection::vec(any::<u8>(), 0..1500)) {
         region::run(&data);
     }
 }

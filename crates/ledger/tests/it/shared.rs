@@ -98,7 +98,7 @@ fn what_is_shared_is_counted_once_until_the_last_holder_lets_go() {
 }
 
 #[test]
-fn nobody_finds_what_is_not_shared() {
+fn no_process_finds_memory_that_is_not_shared() {
     let place = Place::new(&[100, 100]);
     let slice = place.slice();
     let (first, second) = (slice.join().unwrap(), slice.join().unwrap());
@@ -113,7 +113,7 @@ fn nobody_finds_what_is_not_shared() {
 }
 
 #[test]
-fn who_shares_under_a_key_that_is_there_becomes_one_more_holder() {
+fn a_process_that_shares_under_a_known_key_becomes_one_more_holder() {
     let place = Place::with_limit(200);
     let slice = place.slice();
     let (first, second) = (slice.join().unwrap(), slice.join().unwrap());
@@ -417,7 +417,7 @@ fn burst(
 }
 
 #[test]
-fn whoever_is_killed_while_sharing_leaves_exactly_what_the_others_hold() {
+fn a_process_killed_while_sharing_leaves_exactly_what_the_others_hold() {
     let place = Place::with_limit(LIMIT);
     let slice = place.slice();
     let claims = Arena::new(Claims(Default::default()));
@@ -435,9 +435,12 @@ fn whoever_is_killed_while_sharing_leaves_exactly_what_the_others_hold() {
             }
             let pid = workers[victim].child.pid();
             workers[victim].child.kill();
-            let listed = |owner: &ProcessIdentity| match owner.pid == pid {
-                true => Listed::No,
-                false => Listed::Unknown,
+            let listed = |owner: &ProcessIdentity| {
+                if owner.pid == pid {
+                    Listed::No
+                } else {
+                    Listed::Unknown
+                }
             };
             views_agree(&slice);
             slice.reap(boot_time_ns(), &listed).unwrap();

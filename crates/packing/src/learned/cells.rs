@@ -15,10 +15,13 @@ const CPU_EDGES: [f32; 21] = [
 
 /// Classes of what is free of a GPU: hundredths of a GPU in use, then how many GPUs of the node are idle.
 pub(super) const FREE: usize = PARTLY + MOST_IDLE;
+/// Hundredths: a coarser class would take shares of 0.05 and 0.10 for one.
 const PARTLY: usize = 100;
+/// Most nodes have eight GPUs, so a node with more counts as one with eight.
 const MOST_IDLE: usize = 8;
 
-/// Classes of what one axis, share or memory, has free beyond the other.
+/// Classes of what one axis, share or memory, has free beyond the other. Our choice: fewer would not tell a free half
+/// from a free tenth, and each further one needs more observations.
 pub(super) const SPARE: usize = 5;
 
 /// Thousandths that one axis is ahead of the other at which the next class begins.

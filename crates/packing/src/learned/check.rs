@@ -12,14 +12,18 @@ use crate::node::{Choice, Cluster, NodeSpec, Shape};
 use crate::policy::NodePolicy;
 use crate::random::Random;
 
-/// The fewest requests on which a check can judge a table.
+/// The fewest requests on which a check can judge a table. Fewer would judge by chance; more would leave a small
+/// cluster with best fit for long.
 pub const REQUESTS_NEEDED: u64 = 300;
 
-/// Orders of the last requests that are tried, and the mean holding times that each counts.
+/// Orders of the last requests that are tried, and the mean holding times that each counts. With one, an unlucky order
+/// would decide; each takes as long again.
 const TRIALS: usize = 3;
+/// As many as [`super::trial`] needs to reach a settled state, and half as many again; more would only take longer.
 const HOLDING_TIMES: f64 = 6.0;
 
-/// The part of the volume by which the table may be behind before the check falls back: what orders differ by.
+/// The part of the volume by which the table may be behind before the check falls back: what orders differ by. A
+/// smaller one would fall back by chance.
 const TOLERANCE: f64 = 0.001;
 
 /// What the check says.

@@ -10,13 +10,16 @@ use crate::node::{Choice, Cluster, NodeSpec, Shape};
 use crate::policy::NodePolicy;
 use crate::random::Random;
 
-/// The part of moves of an episode that go to any node.
+/// The part of moves of an episode that go to any node. Our choice: without any, nodes that the first table values too
+/// little would never be seen; more would blur what is learned.
 const EXPLORATION: f64 = 0.01;
 
-/// The volume that is asked for in a mean holding time, as a part of the capacity, where jobs come and go.
+/// The volume that is asked for in a mean holding time, as a part of the capacity, where jobs come and go. With less,
+/// every policy would place nearly all; with more, the queue would decide.
 pub(super) const LOAD: f64 = 0.9;
 
-/// Mean holding times before an episode with departures begins. A queue has forgotten its start after about five.
+/// Mean holding times before an episode with departures begins. A queue has forgotten its start after about five. So
+/// one more than that.
 const WARM_UP: f64 = 6.0;
 
 /// An episode ends at the latest when so many times the capacity has been asked for.

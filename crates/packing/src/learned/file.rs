@@ -16,12 +16,13 @@ use super::{Form, Learned};
 use crate::node::{ModelSet, Shape, share};
 
 const MAGIC: &[u8] = b"divvy-table";
+/// A change of the format takes the next number, so that an old program refuses the file.
 const VERSION: u32 = 2;
 
-/// The size of the largest file: 64 models, two axes.
+/// The size of the largest file: 64 models, two axes. So a larger one is damaged.
 pub const MOST_BYTES: usize = 4 << 20;
 
-/// Characters of a model's name at most.
+/// Characters of a model's name at most. Longer than the product names of NVIDIA's GPUs.
 const MOST_NAME: usize = 128;
 
 /// Why bytes are no trained policy.

@@ -3,13 +3,16 @@
 use super::cells::{CPU, FREE, SPARE, prior};
 use super::table::Table;
 
-/// Observations that the next coarser mean counts for.
+/// Observations that the next coarser mean counts for. Our choice: fewer would believe single observations, more would
+/// hide what a cell has of its own.
 const SHRINKAGE: f64 = 5.0;
 
-/// What is left of old observations after an iteration.
+/// What is left of old observations after an iteration. So half is left after 14 iterations, a third of a training:
+/// less would forget before a cell is seen again.
 const DECAY: f64 = 0.95;
 
-/// The least part of the way to the new estimate that the table goes in an iteration.
+/// The least part of the way to the new estimate that the table goes in an iteration. A smaller one would keep the
+/// first iterations' values; a larger one would swing.
 const LEAST_STEP: f32 = 0.1;
 
 /// Sums of observations by cell.

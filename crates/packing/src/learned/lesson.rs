@@ -15,6 +15,8 @@ use crate::random::Random;
 /// Episodes of an iteration at most, on a cluster that is smaller than such a part.
 const MOST_EPISODES: usize = 20;
 
+/// Our choice: a training takes some seconds. Half would end soon after the first candidates, and double takes twice as
+/// long.
 const ITERATIONS: usize = 40;
 
 /// Tables are candidates from this iteration on, each so many iterations.

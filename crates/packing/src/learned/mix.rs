@@ -8,10 +8,12 @@ use super::broad;
 use crate::node::{Cluster, Shape};
 use crate::random::Random;
 
-/// Shapes that a mix keeps apart. Above, requests of nearly the same CPU and memory count as one.
+/// Shapes that a mix keeps apart. Above, requests of nearly the same CPU and memory count as one. So a training's time
+/// has a bound; real clusters have fewer.
 pub const MOST_KINDS: usize = 1024;
 
-/// One request in this many is drawn from the broad mix.
+/// One request in this many is drawn from the broad mix. A tenth, so that a rare request is no surprise; half of the
+/// requests would train for what never comes (docs/kubernetes-packing.md).
 const ONE_BROAD_IN: u64 = 10;
 
 /// How often each shape is asked for.

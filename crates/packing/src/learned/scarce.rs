@@ -14,7 +14,7 @@ pub(super) const MOST_SCARCE: usize = 48;
 /// A price is adopted when it has moved by more than a fifth and by more than this, in thousandths of a GPU.
 const LEAST_MOVE: f32 = 5.0;
 
-/// Half of a MiB in bytes.
+/// Half of a MiB in bytes. It rounds to whole MiB, so it must be half of one.
 const HALF_MIB: f32 = 524_288.0;
 
 /// A shape that needs several GPUs, or a model of GPU.

@@ -7,7 +7,8 @@ use super::scratch::Scratch;
 use super::table::{Free, GpuKind, Table};
 use crate::node::{Cluster, Node, Shape};
 
-/// Prices are compared with the state of the cluster after this part of its capacity was taken or given back.
+/// Prices are compared with the state of the cluster after this part of its capacity was taken or given back. A
+/// two-hundredth: prices change slowly, so oftener would only take time.
 const LOOKS_PER_CAPACITY: u64 = 200;
 
 /// Prefers a GPU that the request fits tightly: thousandths of a GPU for each thousandth left over.

@@ -6,14 +6,15 @@ use super::scarce::scarce;
 use super::{Form, Learned};
 use crate::node::{Cluster, ModelSet, NodeSpec};
 
-/// Nodes that a table can be trained for.
+/// Nodes that a table can be trained for. More than Kubernetes supports (5,000) by far; so a wrong figure is found.
 pub const MOST_NODES: usize = 100_000;
 
 /// GPUs of the part of the cluster on which an episode, or a trial with departures, is played. Trials of fills take
 /// twice as many.
 pub(super) const PART_GPUS: usize = 1550;
 
-/// The part of the volume for several GPUs from which on many requests ask for them.
+/// The part of the volume for several GPUs from which on many requests ask for them. Our choice: below it whole nodes
+/// stay free by themselves, so that prices for them would only hinder small requests.
 const MANY: f64 = 0.15;
 
 /// How to train.

@@ -29,8 +29,10 @@ use crate::table::real;
 const SEGMENT: u64 = 32 << 20;
 /// How often a settlement starts over because another thread's came between. The last to finish settles for all.
 const TRIES: usize = 8;
-/// How often a call lets other threads run before it sleeps between two looks whether their calls have finished.
+/// How often a call lets other threads run before it sleeps between two looks whether their calls have finished. Calls
+/// of the driver are short, so most end during these. A sleep first would cost 50 µs at least (timer slack, prctl(2)).
 const YIELDS: usize = 1000;
+/// A call that is still under way is a long one, such as a trim of a pool; shorter sleeps would take its processor.
 const PATIENCE: Duration = Duration::from_millis(1);
 
 /// Whose figures the driver is asked for.

@@ -10,6 +10,7 @@ use divvy_driver::sys::cuda::{
     CUDA_ARRAY3D_CUBEMAP, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_LAYERED, CUarray_format as Format,
 };
 
+/// The inferred layout, as described above (docs/hardware.md).
 const ROW: u64 = 64;
 const ROWS: u64 = 8;
 const WHOLE: u64 = 64 << 10;

@@ -55,12 +55,13 @@ pub fn take(bytes: u64) -> PinAdmission {
             PinAdmission::Passed
         };
     };
-    let hold = match is_integrated {
-        false => None,
-        true => match place.reserve(granted(bytes)) {
+    let hold = if is_integrated {
+        match place.reserve(granted(bytes)) {
             Ok(hold) => Some(hold),
             Err(_) => return PinAdmission::Refused,
-        },
+        }
+    } else {
+        None
     };
     PinAdmission::Counted(Pinned { place, bytes, hold })
 }

@@ -24,7 +24,8 @@ const LARGE: u64 = 2 << 20;
 const SMALL: u64 = 512;
 
 /// Rows of pitched memory start at multiples of this on all current GPUs (inferred). Only the reservation before the
-/// call depends on it; what is charged in the end is what the driver says.
+/// call depends on it; what is charged in the end is what the driver says. Half would reserve too little where the
+/// driver pads; double would refuse what fits.
 const ROW: usize = 512;
 
 /// The driver's size of an allocation of `bytes`. Saturates: no GPU has 2^64 bytes.

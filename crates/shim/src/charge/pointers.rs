@@ -12,6 +12,7 @@ use crate::charge::breakdown::Breakdown;
 use crate::charge::memory_charge::MemoryCharge;
 use crate::charge::pool::Pool;
 
+/// More than the threads that allocate at one time on common machines, so that two seldom wait for one lock.
 const SHARDS: usize = 64;
 
 /// The context of what dies with none.

@@ -31,10 +31,7 @@ mod tests {
             let before = looks.replace(looks.get() + 1);
             before >= moment
         };
-        let attempt = || match is_back() {
-            true => Ok(looks.get()),
-            false => Err(()),
-        };
+        let attempt = || if is_back() { Ok(looks.get()) } else { Err(()) };
         retry_while(Duration::ZERO, || !is_back(), attempt).ok()
     }
 

@@ -74,6 +74,7 @@ unsafe impl Send for StreamMarker {}
 impl StreamMarker {
     /// Behind all that was asked of the stream so far; `None` when the driver will not have it.
     pub fn behind(stream: CUstream, flavour: &Flavour) -> Option<StreamMarker> {
+        /// `CU_EVENT_DISABLE_TIMING` of cuda.h.
         const DISABLE_TIMING: u32 = 2;
         let mut event = std::ptr::null_mut();
         let create = driver::cuEventCreate.get()?;

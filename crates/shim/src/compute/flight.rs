@@ -14,13 +14,16 @@ use crate::charge::stream::Flavour;
 use crate::compute::forecast::{Forecast, Work};
 use crate::route::function::driver;
 
-/// So much work is let onto the GPU ahead, in nanoseconds: what is on it when a turn ends, the next one waits for.
+/// So much work is let onto the GPU ahead, in nanoseconds: what is on it when a turn ends, the next one waits for. Half
+/// of `HALF_QUANTUM`: twice as much would let a turn run half again over its end. Less would leave the GPU idle while a
+/// busy host launches.
 pub const WINDOW: u64 = 10_000_000;
 /// A mark stands behind every so many nanoseconds of work.
 pub const SPACING: u64 = WINDOW / 8;
 /// A stream in which nothing was launched at the gate for so long may hold work that was never counted.
 const FORGETFUL: u64 = 20_000_000;
-/// Measurements that may be under way.
+/// Measurements that may be under way. Eight marks fill the window of one stream, so this is enough for eight streams;
+/// further ones go unmeasured, and the next samples count.
 const SAMPLES: usize = 64;
 
 /// Where work goes: the stream, in its context, on a GPU of the slice.
@@ -73,9 +76,10 @@ impl Lane {
     }
 
     fn record(&self, event: CUevent) -> bool {
-        let record = match self.per_thread {
-            true => driver::cuEventRecord_ptsz.get(),
-            false => driver::cuEventRecord.get(),
+        let record = if self.per_thread {
+            driver::cuEventRecord_ptsz.get()
+        } else {
+            driver::cuEventRecord.get()
         };
         let Some(record) = record else { return false };
         // SAFETY: an event of ours, of the stream's own context, which is current; the stream is the one being launched into.

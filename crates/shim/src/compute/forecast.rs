@@ -17,7 +17,8 @@ pub struct Work {
 /// is measured.
 const KERNEL_GUESS: u64 = WINDOW / 4;
 const GRAPH_GUESS: u64 = WINDOW;
-/// The assumed fixed cost of a copy or fill, and its bytes per nanosecond: about the rate of PCIe 3 x16.
+/// The assumed fixed cost of a copy or fill, and its bytes per nanosecond: about the rate of PCIe 3 x16. Figures of a
+/// slow bus: PCIe 5 has four times the rate, and too long a guess only lets less work onto the GPU ahead.
 const COPY_START: u64 = 5_000;
 const COPY_SPEED: u64 = 12;
 
@@ -109,9 +110,10 @@ impl Forecast {
         let place = self.place(work.key);
         if place.key.load(Relaxed) == work.key {
             let known = place.nanos.load(Relaxed);
-            let next = match known == work.guess {
-                true => nanos,
-                false => known - known / 4 + nanos / 4,
+            let next = if known == work.guess {
+                nanos
+            } else {
+                known - known / 4 + nanos / 4
             };
             place.nanos.store(next.max(1), Relaxed);
         }

@@ -24,7 +24,8 @@ use crate::route::function::driver;
 const LOOK: Duration = Duration::from_micros(50);
 /// Of launches that need not wait, at least one in so many is looked at.
 const LONGEST_STRIDE: u64 = 64;
-/// Work that does not end in this time may wait for what has yet to be launched, in nanoseconds.
+/// Work that does not end in this time may wait for what has yet to be launched, in nanoseconds. Ten times the longest
+/// turn: kernels longer than that are rare, and a program whose kernels wait for its next launch hangs no longer.
 const GIVE_UP: u64 = 500_000_000;
 
 /// A process's record of its work while slices take turns.
@@ -51,9 +52,10 @@ impl Compute {
 
     /// Chooses the stride from here on, and returns the one up to here.
     fn set_stride(&self, cost: u64, is_bounded: bool) -> u64 {
-        let stride = match is_bounded {
-            true => (SPACING / 2 / cost.max(1)).clamp(1, LONGEST_STRIDE),
-            false => 1,
+        let stride = if is_bounded {
+            (SPACING / 2 / cost.max(1)).clamp(1, LONGEST_STRIDE)
+        } else {
+            1
         };
         u64::from(self.stride.swap(stride as u32, Relaxed).max(1))
     }
@@ -148,9 +150,10 @@ fn in_turn(
     if !is_current {
         return launch();
     }
-    let sample = match measure {
-        true => compute.flight().begin_sample(lane, work),
-        false => None,
+    let sample = if measure {
+        compute.flight().begin_sample(lane, work)
+    } else {
+        None
     };
     let result = launch();
     compute.flight().launched(lane, cost, sample, now);

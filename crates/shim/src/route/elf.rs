@@ -10,6 +10,7 @@ use libc::{Elf64_Addr, dl_phdr_info};
 pub const CUDA: &CStr = c"libcuda.so.1";
 pub const NVML: &CStr = c"libnvidia-ml.so.1";
 
+/// Tags of elf.h.
 const DT_NULL: u64 = 0;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;

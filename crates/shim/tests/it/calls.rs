@@ -127,9 +127,10 @@ pub struct Call {
 impl Call {
     /// What it answers where nothing is wrong.
     pub fn answer(&self) -> u64 {
-        match NOT_SIMULATED.contains(&self.base) {
-            true => NOT_SUPPORTED,
-            false => 0,
+        if NOT_SIMULATED.contains(&self.base) {
+            NOT_SUPPORTED
+        } else {
+            0
         }
     }
 

@@ -49,7 +49,7 @@ fn be_limited(note: &Path) {
 }
 
 #[test]
-fn arguments_that_make_no_sense_harm_nobody() {
+fn arguments_that_make_no_sense_harm_no_process() {
     if let Some(note) = std::env::var_os(NOTE) {
         return be_limited(&PathBuf::from(note));
     }
@@ -62,7 +62,7 @@ fn arguments_that_make_no_sense_harm_nobody() {
         .held(&myself, Form::Preload)
         .args([
             "--exact",
-            "fuzz::arguments_that_make_no_sense_harm_nobody",
+            "fuzz::arguments_that_make_no_sense_harm_no_process",
             "--nocapture",
         ])
         .env(NOTE, &note)

@@ -90,11 +90,12 @@ fn check_books(rig: &Rig, outside: &mut Probe, look: impl FnOnce()) -> Result<()
     }
     look();
     let (charged, given) = both();
-    match charged == given {
-        true => Ok(()),
-        false => Err(format!(
+    if charged == given {
+        Ok(())
+    } else {
+        Err(format!(
             "{charged} bytes are charged, the driver gave {given}"
-        )),
+        ))
     }
 }
 
@@ -122,15 +123,14 @@ fn all_called(form: Form) -> BTreeSet<String> {
         let function = call.split(' ').next().unwrap_or_default();
         let answer = process.ask(&said(call, &known));
         // A command of the probe's own answers with its result.
-        let results = match function.starts_with(char::is_uppercase) {
-            true => &answer[..],
-            false => {
-                if answer[0] != 0 {
-                    wrong.push(format!("{line}: answered {}", answer[0]));
-                    continue;
-                }
-                &answer[1..]
+        let results = if function.starts_with(char::is_uppercase) {
+            &answer[..]
+        } else {
+            if answer[0] != 0 {
+                wrong.push(format!("{line}: answered {}", answer[0]));
+                continue;
             }
+            &answer[1..]
         };
         let results = names.split_whitespace().zip(results);
         known.extend(results.map(|(name, value)| (name.to_owned(), *value)));

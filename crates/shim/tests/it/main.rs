@@ -3,10 +3,10 @@
 
 #![warn(clippy::disallowed_methods)]
 
-mod aside;
 mod binding;
 mod books;
 mod calls;
+mod checkpoint;
 mod damage;
 mod differential;
 mod exports;

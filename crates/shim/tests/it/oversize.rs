@@ -62,9 +62,10 @@ fn requests() -> Vec<(String, u64)> {
 /// A process with its first GPU's primary context.
 fn start(rig: &Rig, is_limited: bool) -> Probe {
     let program = compiled("actor.c", "actor", &[]);
-    let mut command = match is_limited {
-        true => rig.limited(&program),
-        false => rig.bare(&program),
+    let mut command = if is_limited {
+        rig.limited(&program)
+    } else {
+        rig.bare(&program)
     };
     let mut actor = Probe::start(&mut command);
     assert_eq!(actor.ask("cuInit 0"), [SUCCESS]);

@@ -71,28 +71,28 @@ fn race(kind: &str, most: u64, slack: u64) {
 }
 
 #[test]
-fn racing_for_linear_memory_nobody_ever_goes_over() {
+fn racing_for_linear_memory_no_process_exceeds_the_limit() {
     race("linear", 64 * MIB, 0);
 }
 
 #[test]
-fn racing_for_handles_nobody_ever_goes_over() {
+fn racing_for_handles_no_process_exceeds_the_limit() {
     race("vmm", 64 * MIB, 0);
 }
 
 #[test]
-fn racing_for_managed_memory_nobody_ever_goes_over() {
+fn racing_for_managed_memory_no_process_exceeds_the_limit() {
     race("managed", 256 * MIB, 0);
 }
 
 #[test]
-fn racing_for_stream_ordered_memory_nobody_ever_goes_over() {
+fn racing_for_stream_ordered_memory_no_process_exceeds_the_limit() {
     // A pool with holes may grow although it has room; that is seen at once and undone.
     race("async", 64 * MIB, PROCESSES * 64 * MIB);
 }
 
 #[test]
-fn racing_with_random_kills_nobody_ever_goes_over() {
+fn racing_with_random_kills_no_process_exceeds_the_limit() {
     // By handle, for which a newcomer needs no context: the room for one would be taken by the others at once.
     let rig = Rig::new(1, ROOM);
     let start = |seed: u64| {

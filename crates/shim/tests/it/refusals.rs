@@ -23,7 +23,7 @@ fn sizes(denial: &Denial) -> Vec<(u64, u32, AllocationKind)> {
 }
 
 #[test]
-fn a_refusal_says_who_asked_for_how_much_and_what_there_was() {
+fn a_refusal_names_the_process_the_request_and_the_free_memory() {
     let rig = Rig::new(1, ROOM);
     let mut probe = rig.ready(Way::Handle);
     for size in [100, 40, 40, 40] {

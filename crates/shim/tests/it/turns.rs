@@ -109,7 +109,7 @@ fn what_is_captured_is_not_held_up_and_its_launch_is() {
 }
 
 #[test]
-fn a_gate_that_nobody_keeps_stands_open() {
+fn a_launch_gate_without_a_compute_scheduler_stands_open() {
     let rig = Rig::new(1, ROOM);
     let mut tenant = started(&rig);
     let control = Control::open_writable(&rig.slice_folder()).expect("a slice");

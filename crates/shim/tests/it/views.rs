@@ -124,7 +124,7 @@ fn monitors_see_the_slice_without_joining_it() {
 }
 
 #[test]
-fn a_gpu_outside_the_slice_shows_its_own_memory_and_nobody_elses_processes() {
+fn a_gpu_outside_the_slice_shows_its_own_memory_and_no_other_users_processes() {
     let rig = Rig::new(1, ROOM);
     let mut stranger = rig.outside();
     assert_eq!(stranger.ask("init"), [0]);

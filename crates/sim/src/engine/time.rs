@@ -33,7 +33,8 @@ pub const SLICE_NS: u64 = 2_000_000;
 /// Utilisation is kept in windows of 1/6 s, the sampling period NVML documents for `nvmlDeviceGetUtilizationRates`.
 pub const WINDOW_NS: u64 = 1_000_000_000 / 6;
 
-/// Entries one process can have in flight on one GPU; a launch beyond it waits.
+/// Entries one process can have in flight on one GPU; a launch beyond it waits. As many as launches that a GPU's queue
+/// takes before `cuLaunchKernel` waits (inferred).
 pub const DEPTH: u64 = 1024;
 
 /// What an entry of a queue does when it reaches the head.
@@ -50,15 +51,18 @@ pub enum Work {
     Meet { key: u32, parties: u16 },
 }
 
+/// The kind is in the two highest bits, so that a length of work fits below: a century of nanoseconds.
 const KIND_SHIFT: u32 = 62;
 
 const LENGTH_MASK: u64 = (1 << KIND_SHIFT) - 1;
 
+/// The third kind that fits two bits, besides none.
 const MEET: u64 = 3 << KIND_SHIFT;
 
+/// So 32 bits are left for the key of a meeting, and 16 for its parties.
 const PARTIES_SHIFT: u32 = 32;
 
-/// What has become of a meeting's party, in two bits of its entry.
+/// What has become of a meeting's party, in two bits of its entry. So they are below the kind.
 const STAGE_SHIFT: u32 = 60;
 
 impl Work {

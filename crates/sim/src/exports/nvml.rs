@@ -43,7 +43,8 @@ fn state() -> Done<&'static State> {
 const HANDLE_BASE: usize = 0x6100_0000_0000;
 const HANDLE_STEP: usize = 0x100;
 
-/// How far the count of a GPU's bindings is from its index in a handle; it has eight bits.
+/// How far the count of a GPU's bindings is from its index in a handle; it has eight bits. So the index of a GPU has
+/// sixteen bits, more than there are GPUs.
 const BINDING_SHIFT: u32 = 16;
 
 fn to_handle(index: usize) -> nvmlDevice_t {

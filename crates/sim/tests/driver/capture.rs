@@ -190,7 +190,7 @@ fn waiting_for_a_captured_stream_ends_its_capture() {
 }
 
 #[test]
-fn the_modes_of_capture_and_thread_decide_whom_unsafe_calls_concern() {
+fn the_modes_of_capture_and_thread_decide_which_capture_an_unsafe_call_ends() {
     let machine = Machine::new("l4-24gb:1");
     let mut client = machine.client();
     ready(&mut client, &machine);

@@ -43,7 +43,7 @@ fn initialisation_can_be_made_to_fail() {
 }
 
 #[test]
-fn a_lost_gpu_is_lost_to_everyone_and_reported() {
+fn a_lost_gpu_is_lost_to_every_process_and_reported() {
     let machine = Machine::new("l4-24gb:2");
     let mut watcher = with_both(&machine);
     watcher.ok(&[

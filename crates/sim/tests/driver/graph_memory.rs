@@ -298,7 +298,7 @@ fn a_graph_can_free_at_its_next_launch_and_another_graph_can_free_for_it() {
 }
 
 #[test]
-fn what_a_graph_frees_itself_nobody_else_may() {
+fn memory_that_a_graph_frees_itself_no_call_may_free() {
     let machine = Machine::new("a100-40gb:1");
     let mut client = machine.client();
     ready(&mut client);

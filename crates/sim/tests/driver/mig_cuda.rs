@@ -179,7 +179,7 @@ fn a_divided_gpu_without_instances_is_no_device() {
 }
 
 #[test]
-fn memory_ends_at_the_gpu_instance_and_nobody_elses_is_touched() {
+fn memory_ends_at_the_gpu_instance_and_no_other_instance_is_touched() {
     let (machine, uuids) = three();
     let (mut one, mut two) = (on(&machine, &uuids[1]), on(&machine, &uuids[2]));
     one.start();
@@ -246,7 +246,7 @@ fn processes_are_listed_with_their_instances() {
 }
 
 #[test]
-fn how_busy_a_divided_gpu_is_nobody_says() {
+fn the_utilisation_of_a_divided_gpu_is_unknown() {
     let (machine, _) = three();
     let mut monitor = monitor(&machine.with_config(THREE));
     for device in ["gpu", "mig1"] {
@@ -266,7 +266,7 @@ fn how_busy_a_divided_gpu_is_nobody_says() {
 }
 
 #[test]
-fn all_of_a_divided_gpu_is_for_those_who_may_watch_it() {
+fn all_of_a_divided_gpu_is_for_processes_that_may_watch_it() {
     let (machine, _) = three();
     let root = machine.path("root");
     let environment = machine.with_config(&format!("unprivileged = true\n{THREE}"));
@@ -425,7 +425,7 @@ fn an_instance_cannot_be_destroyed_while_a_process_has_it_for_a_device() {
 }
 
 #[test]
-fn instances_reach_nobody_and_share_memory_with_themselves_alone() {
+fn instances_reach_no_peer_and_share_memory_with_themselves_alone() {
     let (machine, uuids) = three();
     let mut all = machine.with_config(THREE).client();
     all.ok(&["cuInit 0", "cuDeviceCanAccessPeer &can 0 1"]);
@@ -531,7 +531,7 @@ fn capability_files_have_the_drivers_minors_and_modes() {
 }
 
 #[test]
-fn an_instance_whose_device_files_nobody_has_made_or_may_open_cannot_be_used() {
+fn an_instance_without_device_files_or_the_right_to_open_them_cannot_be_used() {
     let (machine, uuids) = three();
     let root = machine.path("root");
     let folder = root.to_str().expect("text");

@@ -80,7 +80,7 @@ fn a_prohibited_gpu_takes_no_context_and_an_exclusive_one_those_of_one_process()
 }
 
 #[test]
-fn modes_power_and_clocks_are_what_they_were_set_to_for_everybody() {
+fn modes_power_and_clocks_of_a_gpu_are_what_they_were_set_to_for_every_process() {
     let machine = Machine::new("h100-80gb:2");
     let (mut admin, mut other) = (watcher(&machine), watcher(&machine));
     if !set(&mut admin, "nvmlDeviceSetPersistenceMode $device 0") {
@@ -120,7 +120,7 @@ fn modes_power_and_clocks_are_what_they_were_set_to_for_everybody() {
 }
 
 #[test]
-fn nobody_but_root_sets_anything() {
+fn no_process_but_roots_sets_anything_on_a_gpu() {
     let machine = Machine::new("l4-24gb:1");
     let mut client = watcher(&machine);
     // The state file stays open, so the client can go on without its rights.

@@ -121,7 +121,7 @@ fn three_processes_share_a_gpu_as_in_the_design_table() {
 }
 
 #[test]
-fn nvml_sees_who_is_busy() {
+fn nvml_sees_which_process_is_busy() {
     let machine = Machine::new("l4-24gb:2");
     let mut client = machine.with_virtual_clock().client();
     ready(&mut client, &machine, &["sim_busy_ms_5"]);

@@ -61,13 +61,10 @@ pub fn on_node(text: &str, job: u32, node: &str) -> Result<Vec<Gres>, String> {
         let found = found.map(gres).collect::<Result<Vec<_>, _>>()?;
         return Ok(found.into_iter().flatten().collect());
     }
-    Err(match named {
-        true => {
-            format!("Slurm shows no GPU of the job on {node}, but gave Prolog one (SLURM_JOB_GPUS)")
-        }
-        false => {
-            format!("`scontrol -d show job {job}` has no line for job {job} on the node {node}")
-        }
+    Err(if named {
+        format!("Slurm shows no GPU of the job on {node}, but gave Prolog one (SLURM_JOB_GPUS)")
+    } else {
+        format!("`scontrol -d show job {job}` has no line for job {job} on the node {node}")
     })
 }
 
@@ -168,9 +165,10 @@ fn matches(pattern: &str, name: &str) -> bool {
         (1..=digits).any(|length| {
             let (number, rest) = name.split_at(length);
             let is_padded = first.len() > 1 && first.starts_with('0');
-            let fits = match is_padded || number.starts_with('0') {
-                true => length == first.len(),
-                false => true,
+            let fits = if is_padded || number.starts_with('0') {
+                length == first.len()
+            } else {
+                true
             };
             let values = (
                 number.parse::<u64>(),

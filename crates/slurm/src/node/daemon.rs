@@ -18,13 +18,16 @@ use super::environment::{HookEnvironment, records, search_path};
 use super::gpus;
 use super::programs::Programs;
 
-/// Pause between two tries.
+/// Pause between two tries. A daemon restarts within a second or two, so three tries in a second find it soon; each is
+/// one local call.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Pause between two looks for slices of jobs that are gone, each with a call to slurmctld.
+/// Pause between two looks for slices of jobs that are gone, each with a call to slurmctld. slurmctld serves all nodes,
+/// so a shorter pause on each would be felt; a job ends within seconds anyway.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(3);
 
-/// The longest that Epilog waits for a daemon that is about to start again.
+/// The longest that Epilog waits for a daemon that is about to start again. systemd starts it again after 2 s; longer
+/// would keep the node from its next job, as slurmctld waits for Epilog.
 const RESTART: Duration = Duration::from_secs(10);
 
 /// Why a job has no slice.
@@ -295,12 +298,11 @@ fn no_parts(gpu: &Gpu, part: &Part) -> Option<String> {
 
 /// The daemon's GPU of a part.
 fn find<'a>(gpus: &'a [Gpu], part: &Part, is_simulated: bool) -> Result<&'a Gpu, String> {
-    let gpu = match is_simulated {
-        true => gpus.iter().find(|gpu| gpu.index == part.minor),
-        false => {
-            let uuid = gpus::uuid_of(part.minor)?;
-            gpus.iter().find(|gpu| gpu.uuid == uuid)
-        }
+    let gpu = if is_simulated {
+        gpus.iter().find(|gpu| gpu.index == part.minor)
+    } else {
+        let uuid = gpus::uuid_of(part.minor)?;
+        gpus.iter().find(|gpu| gpu.uuid == uuid)
     };
     gpu.ok_or_else(|| {
         format!(
@@ -332,9 +334,10 @@ impl From<Error> for Trial {
                 | ErrorCode::WouldWait
                 | ErrorCode::Conflict
         );
-        match is_passing {
-            true => Self::Again(error),
-            false => Self::Over(error.into()),
+        if is_passing {
+            Self::Again(error)
+        } else {
+            Self::Over(error.into())
         }
     }
 }

@@ -14,7 +14,8 @@ use rustix::process::geteuid;
 use super::config::Config;
 use super::environment::search_path;
 
-/// How many processes lie between this one and slurmd at most: shells of a site's own Prolog.
+/// How many processes lie between this one and slurmd at most: shells of a site's own Prolog. A site's Prolog calls
+/// ours through a shell or two; twice that is enough, and it bounds a walk to init.
 const ANCESTORS: usize = 8;
 
 pub struct Programs {
@@ -110,9 +111,10 @@ fn beside(program: &Path) -> Vec<PathBuf> {
         return Vec::new();
     };
     let folders = [prefix.join("bin"), prefix.join("sbin")];
-    match folders[0].join("scontrol").is_file() {
-        true => folders.into(),
-        false => Vec::new(),
+    if folders[0].join("scontrol").is_file() {
+        folders.into()
+    } else {
+        Vec::new()
     }
 }
 

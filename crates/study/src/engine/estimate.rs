@@ -15,7 +15,7 @@ const STUDENT: [f64; 30] = [
     2.052, 2.048, 2.045, 2.042,
 ];
 
-/// The same of the normal distribution, for more.
+/// The same of the normal distribution, for more. The 97.5th percentile, so that an interval holds 95 %.
 const NORMAL: f64 = 1.960;
 
 impl Estimate {

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use divvy_core::{Bytes, Share};
 use divvy_packing::{GpuFree, ModelSet, Node, Shape, WHOLE};
 
-/// Request kinds are kept, the most frequent first, until they are this much of all requests, in percent.
+/// Request kinds are kept, the most frequent first, until they are this much of all requests, in percent. As in the
+/// published measure (FGD), so that figures compare.
 const TYPICAL: u64 = 95;
 
 /// A kind in order of size: CPU, share, GPUs, models, memory of each GPU.
@@ -102,9 +103,10 @@ fn unusable_by(
 ) -> (Cause, Option<u64>) {
     let has_cpu = shape.cpu_milli <= cpu_milli;
     if shape.gpus == 0 {
-        return match has_cpu {
-            true => (Cause::NoGpuAsked, None),
-            false => (Cause::NoGpuAskedNorCpu, None),
+        return if has_cpu {
+            (Cause::NoGpuAsked, None)
+        } else {
+            (Cause::NoGpuAskedNorCpu, None)
         };
     }
     let Some(part) = node.part(shape) else {
@@ -112,9 +114,10 @@ fn unusable_by(
     };
     let (mut fitting, mut small) = (0, 0);
     for (free, count) in &gpus.0 {
-        match free.holds(part) {
-            true => fitting += count,
-            false => small += u64::from(free.milli()) * u64::from(*count),
+        if free.holds(part) {
+            fitting += count
+        } else {
+            small += u64::from(free.milli()) * u64::from(*count)
         }
     }
     match (fitting >= shape.gpus, has_cpu) {

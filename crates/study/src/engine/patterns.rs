@@ -15,13 +15,14 @@ use std::collections::BTreeSet;
 use self::assign::Assignment;
 use divvy_packing::{Choice, Cluster, Shape};
 
-/// Requests that are considered at once; the oldest ones.
+/// Requests that are considered at once; the oldest ones. More would slow each decision, and the oldest come first
+/// anyway.
 pub const MOST_WAITING: usize = 50_000;
 
 /// GPUs in the pool for each idle GPU, in percent. Which is best depends on the mix, so each is tried.
 const POOLS: [u64; 6] = [100, 102, 104, 106, 108, 110];
 
-/// Attempts to start all requests that are due.
+/// Attempts to start all requests that are due. Each takes as long as the first, so more would slow every decision.
 const ATTEMPTS: usize = 4;
 
 /// A request that waits.

@@ -7,7 +7,8 @@ use std::str::FromStr;
 use divvy_packing::random::Random;
 use divvy_packing::{Cluster, NodeSpec, Shape};
 
-/// Requests are appended until they ask for this much of the cluster's GPUs, in percent.
+/// Requests are appended until they ask for this much of the cluster's GPUs, in percent. As in the published comparison
+/// (FGD), so that figures compare.
 pub const UNTIL: u64 = 130;
 
 /// One request of a list.

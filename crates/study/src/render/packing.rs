@@ -124,7 +124,7 @@ impl Item for Packing {
 static TITLES: LazyLock<Vec<String>> =
     LazyLock::new(|| (0..=130).map(|percent| format!("{percent} %")).collect());
 
-/// Where a narrow table reads the difference of a fill.
+/// Where a narrow table reads the difference of a fill. So where all requests together would just fit.
 const AT: u32 = 100;
 
 /// One row a policy, in percent; wide, also deviations and what became of each kind of job.
@@ -184,9 +184,10 @@ pub fn packings(all: &[Packing], view: View) -> String {
                     .map(|time| format!("{:.1}", time.0)),
             );
         }
-        let difference = match is_fill {
-            true => at(one).and_then(|point| point.difference),
-            false => one.difference,
+        let difference = if is_fill {
+            at(one).and_then(|point| point.difference)
+        } else {
+            one.difference
         };
         cells.push(difference.map_or_else(String::new, signed));
         if view.wide {

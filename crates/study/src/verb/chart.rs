@@ -13,7 +13,7 @@ use crate::render::{Packing, WaitFigures, WaitRow};
 use divvy_cli::error_output::Result;
 use draw::{BOTTOM, COLOURS, DASHES, LEFT, RIGHT, Scale, TOP, begin, note, place_labels};
 
-/// Queues in a chart; a table has all.
+/// Queues in a chart; a table has all. More lines could not be told apart by colour.
 const MOST_GROUPS: usize = 12;
 
 /// A line: percent asked for, percent unallocated.
@@ -33,6 +33,7 @@ pub struct Bars {
 
 /// What stays unallocated, by how much has been asked for.
 pub fn fill(results: &[Packing], curves: &[Curve]) -> String {
+    /// Below it the policies differ little, so that their differences fill the chart.
     const FROM: u32 = 70;
     let shown = |points: &[(u32, f64)]| -> Vec<(u32, f64)> {
         points
@@ -141,9 +142,10 @@ pub fn waits(rows: &[WaitRow]) -> String {
         }
     };
     let groups: Vec<Bars> = queues.map(group).collect();
-    let series: &[&str] = match rows.first().is_some_and(|row| row.after.is_some()) {
-        false => &["p50", "p90"],
-        true => &["p50", "p50 after", "p90", "p90 after"],
+    let series: &[&str] = if rows.first().is_some_and(|row| row.after.is_some()) {
+        &["p50", "p50 after", "p90", "p90 after"]
+    } else {
+        &["p50", "p90"]
     };
     bars(
         "Minutes that jobs wait, by queue",

@@ -20,9 +20,9 @@ use divvy_core::{Amount, Bytes};
 
 pub use openb::nodes;
 
-/// Bytes that an input may have.
+/// Bytes that an input may have. Room for a million lines of 500 bytes; a larger file would fill the memory.
 pub const MOST_BYTES: u64 = 512 << 20;
-/// Jobs that an input may have.
+/// Jobs that an input may have: five times those of one run, so that a list can be cut by its times.
 pub const MOST_JOBS: usize = 1_000_000;
 /// Nodes that a simulation may have; a learned policy takes no more either.
 pub const MOST_NODES: usize = divvy_packing::learned::MOST_NODES;

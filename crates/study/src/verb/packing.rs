@@ -25,7 +25,7 @@ use divvy_cli::output::say;
 
 /// Policies by default.
 const USUAL: [PolicyName; 3] = [PolicyName::BestFit, PolicyName::Fgd, PolicyName::Learned];
-/// Those of the published comparison, whose orders are not drawn here.
+/// So are those of the published comparison, whose orders are not drawn here.
 const SEED: u64 = 42;
 const RUNS: u32 = 10;
 const LOAD: f64 = 0.9;
@@ -230,9 +230,10 @@ impl Study {
             _ => Vec::new(),
         };
         let gpus: u64 = workload.nodes.iter().map(|node| u64::from(node.gpus)).sum();
-        let mut at = match args.at.is_empty() {
-            true => AT.to_vec(),
-            false => args.at.clone(),
+        let mut at = if args.at.is_empty() {
+            AT.to_vec()
+        } else {
+            args.at.clone()
         };
         at.sort_unstable();
         at.dedup();
@@ -295,9 +296,10 @@ fn requested(args: &args::Simulate, mode: Mode) -> Result<Vec<PolicyName>> {
             policies.push(policy);
         }
     }
-    match policies.is_empty() {
-        true => Ok(USUAL.to_vec()),
-        false => Ok(policies),
+    if policies.is_empty() {
+        Ok(USUAL.to_vec())
+    } else {
+        Ok(policies)
     }
 }
 

@@ -9,7 +9,7 @@ use divvy_cli::output::LiveLine;
 
 /// Simulations that are shorter show nothing.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Between two drawings of the line.
+/// Between two drawings of the line. Five in a second look alive; a shorter pause would only write more.
 const EVERY: Duration = Duration::from_millis(200);
 
 /// A line with the part that is done. Any thread may report.

@@ -10,7 +10,7 @@ use super::input::MOST_NODES;
 use divvy_cli::args;
 use divvy_cli::error_output::{Result, usage};
 
-/// GPUs that a node may have.
+/// GPUs that a node may have. More than any machine has, so that a typing error is found.
 const MOST_GPUS: u32 = 1024;
 /// Thousandths of a core and GiB beside each GPU, where neither is counted: policies weigh them all the same.
 const UNCOUNTED: (u64, u64) = (16_000, 128);
@@ -120,9 +120,12 @@ impl Groups {
 
     /// As nodes under queues: those that are there, or those that a question adds.
     pub fn scene(&self, added: bool) -> Vec<SceneNode> {
-        let name = |nth: usize| match added {
-            false => format!("node-{nth}"),
-            true => format!("added-{nth}"),
+        let name = |nth: usize| {
+            if added {
+                format!("added-{nth}")
+            } else {
+                format!("node-{nth}")
+            }
         };
         let node = |(nth, group): (usize, &Group)| SceneNode {
             name: name(nth),

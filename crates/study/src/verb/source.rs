@@ -101,9 +101,10 @@ fn give_amounts(specs: &[QueueSpec], jobs: &mut Jobs) {
 /// # Errors
 /// A word that is neither.
 pub fn queue(text: &str) -> Result<QueueSpec> {
-    let read = match text.contains('=') {
-        true => text.parse(),
-        false => text.parse().map(QueueSpec::open).map_err(QueueError::Name),
+    let read = if text.contains('=') {
+        text.parse()
+    } else {
+        text.parse().map(QueueSpec::open).map_err(QueueError::Name)
     };
     read.map_err(|error: QueueError| usage(format!("--queues {text}: {error}"), error.hint()))
 }

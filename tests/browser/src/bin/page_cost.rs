@@ -91,9 +91,10 @@ fn measure(quick: bool, page: Option<&Path>) -> Result<()> {
     let table: String = rows.iter().map(Row::line).collect();
     let version = browser.cdp("Browser.getVersion", serde_json::json!({}));
     let version = version["product"].as_str().unwrap_or_default();
-    let build = match cfg!(debug_assertions) {
-        true => " (unoptimised build)",
-        false => "",
+    let build = if cfg!(debug_assertions) {
+        " (unoptimised build)"
+    } else {
+        ""
     };
     let head = format!(
         "Divvy {}{build}, {version}, {} cores, load {load} before.\n8 GPUs, {RUNNING} running and {WAITING} pending jobs.\n\n\
@@ -158,17 +159,18 @@ fn loading(starts: &[Start]) -> Vec<Row> {
 }
 
 fn rates_of(rates: &[Rate], overview: bool, what: &str) -> Vec<Row> {
-    let names = match overview {
-        true => [
+    let names = if overview {
+        [
             "overview: data",
             "overview: requests",
             "overview: processor time of the page",
-        ],
-        false => [
+        ]
+    } else {
+        [
             "queue: data",
             "queue: requests",
             "queue: processor time of the page",
-        ],
+        ]
     };
     let figures: [fn(&Rate) -> f64; 3] = [
         |rate| rate.bytes_a_second / 1e3,

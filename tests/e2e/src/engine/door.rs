@@ -275,9 +275,10 @@ impl Shared {
             let _ = io::copy(&mut from, &mut to);
             let _ = to.shutdown(Shutdown::Write);
         });
-        let told = match answer {
-            true => io::copy(&mut engine, &mut caller.try_clone()?),
-            false => io::copy(&mut engine, &mut io::sink()),
+        let told = if answer {
+            io::copy(&mut engine, &mut caller.try_clone()?)
+        } else {
+            io::copy(&mut engine, &mut io::sink())
         };
         let _ = caller.shutdown(Shutdown::Both);
         // The engine keeps a container locked while it sends an archive that its caller does not read to the end.
@@ -321,9 +322,10 @@ fn read_body(caller: &mut UnixStream, head: &str, mut body: Vec<u8>) -> io::Resu
 
 /// The same request, after whose answer the connection ends; one that turns into a stream ends by itself.
 fn for_one_call(head: &str) -> String {
-    match head.to_ascii_lowercase().contains("\r\nconnection:") {
-        true => head.to_owned(),
-        false => head.replacen("\r\n", "\r\nConnection: close\r\n", 1),
+    if head.to_ascii_lowercase().contains("\r\nconnection:") {
+        head.to_owned()
+    } else {
+        head.replacen("\r\n", "\r\nConnection: close\r\n", 1)
     }
 }
 

@@ -295,7 +295,7 @@ fn a_function_that_is_newer_than_the_limiter_is_counted_and_told_of_once() {
 }
 
 #[test]
-fn a_program_that_is_limited_is_told_of_by_nobody() {
+fn a_program_with_a_limiter_is_reported_as_no_bypass() {
     let home = preloaded("a100-80gb:1");
     let _daemon = home.daemon(&["--set", "on-bypass=kill"]);
     let evader = Evader::build(&home);
@@ -712,7 +712,7 @@ impl Drop for Bystander {
 }
 
 #[test]
-fn by_policy_a_job_past_the_limiter_is_killed_and_nobody_else_is() {
+fn by_policy_a_job_past_the_limiter_is_killed_and_no_other_is() {
     let home = preloaded("a100-80gb:2");
     let _daemon = home.daemon(&["--set", "on-bypass=kill"]);
     let mut bystander = Bystander::start(&home);
@@ -787,7 +787,7 @@ fn a_gpu_that_a_job_does_not_hold_is_told_and_not_given_out() {
 }
 
 #[test]
-fn a_slot_that_names_a_stranger_keeps_no_slice_and_accuses_nobody() {
+fn a_slot_that_names_a_foreign_process_keeps_no_slice_and_accuses_no_job() {
     let home = preloaded("a100-80gb:1");
     let _daemon = home.daemon(&["--set", "on-bypass=kill"]);
     let evader = Evader::build(&home);
@@ -901,7 +901,7 @@ fn a_bypass_is_not_told_twice_when_the_daemon_comes_back() {
 }
 
 #[test]
-fn where_the_driver_does_not_say_who_holds_what_that_is_said() {
+fn a_driver_that_lists_no_processes_is_reported() {
     let home = preloaded("a100-80gb:1");
     let config = home.scratch().join("sim.toml");
     fs::write(&config, "hide_process_memory = true\n").expect("the folder can be written");

@@ -196,7 +196,7 @@ fn what_can_never_fit_is_refused_at_once_with_the_nearest_that_can() {
 }
 
 #[test]
-fn who_must_not_wait_is_told_that_he_would() {
+fn a_job_that_must_not_wait_is_refused_where_it_would() {
     let home = Home::new("a100-80gb:1");
     let _daemon = home.daemon(&[]);
     let whole = home.submit_holder(&["-g", "1"], 0, "whole");

@@ -253,7 +253,7 @@ fn of_a_job_too_short_to_be_seen_it_is_told_too() {
 }
 
 #[test]
-fn who_is_not_root_gets_the_preload_and_hears_why() {
+fn a_user_without_root_gets_the_preload_and_the_reason() {
     if !may_mount() {
         return;
     }

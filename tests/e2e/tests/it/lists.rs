@@ -466,9 +466,10 @@ fn older_daemon(home: &Home, node: &str, field: &str) -> Receiver<String> {
                     .expect("the client sends its body");
                 let _ = sender.send(String::from_utf8(body).expect("the body is JSON"));
             }
-            let (status, body) = match asked.starts_with("GET /v1/node") {
-                true => ("200 OK", node.clone()),
-                false => ("400 Bad Request", unknown.clone()),
+            let (status, body) = if asked.starts_with("GET /v1/node") {
+                ("200 OK", node.clone())
+            } else {
+                ("400 Bad Request", unknown.clone())
             };
             let length = body.len();
             let head = "content-type: application/json\r\nconnection: close";

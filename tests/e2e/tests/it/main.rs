@@ -3,7 +3,6 @@
 #![warn(clippy::disallowed_methods)]
 
 mod api;
-mod aside;
 mod attributes;
 mod bypass;
 mod claims_only;
@@ -27,7 +26,6 @@ mod graph;
 mod hardening;
 mod inside;
 mod jupyterhub;
-mod left;
 mod limit;
 mod lists;
 mod memory;
@@ -38,8 +36,10 @@ mod mig_health;
 mod monitoring;
 mod names;
 mod node_agent;
+mod offload;
 mod one_machine;
 mod orderly;
+mod orphans;
 mod podman;
 mod prometheus;
 mod race;

@@ -246,7 +246,7 @@ fn a_queues_quarter_is_an_instance_where_the_gpu_is_cut() {
 }
 
 #[test]
-fn a_wait_names_the_slices_and_who_lies_there() {
+fn a_reason_names_the_memory_slices_and_the_jobs_there() {
     let Some(home) = home("a100-40gb:1") else {
         return;
     };

@@ -16,9 +16,10 @@ fn in_namespace(home: &Home, script: &str) -> Option<CommandOutput> {
     let is_root = rustix::process::geteuid().is_root();
     let unshare = |home: &Home| -> Command {
         let mut command = home.command("unshare");
-        command.args(match is_root {
-            true => &["--mount"][..],
-            false => &["--user", "--map-root-user", "--mount"],
+        command.args(if is_root {
+            &["--mount"][..]
+        } else {
+            &["--user", "--map-root-user", "--mount"]
         });
         command
     };

@@ -19,7 +19,7 @@ use scenes::{home_with, pid_in, submit};
 pub const ENGINE: Kind = Kind::Podman;
 
 #[test]
-fn a_container_runs_on_to_its_end_while_nobody_serves_podmans_socket() {
+fn a_container_runs_to_its_end_while_podmans_socket_is_not_served() {
     let Some(engine) = Engine::alone(ENGINE) else {
         return;
     };

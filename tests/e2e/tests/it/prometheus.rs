@@ -112,26 +112,23 @@ mod exhaustive {
         let textfiles = folder.path().join("textfiles");
         fs::create_dir(&textfiles).expect("the folder is ours");
         fs::write(textfiles.join(TEXTFILE), lab.page()).expect("the folder is ours");
-        let (node, exporter) = match programs.has("prometheus-node-exporter") {
-            true => {
-                let port = free_port();
-                let words = [
-                    "--collector.disable-defaults".to_owned(),
-                    "--collector.textfile".to_owned(),
-                    format!("--collector.textfile.directory={}", textfiles.display()),
-                    format!("--web.listen-address=127.0.0.1:{port}"),
-                ];
-                let log = folder.path().join("node.log");
-                let exporter = programs.start("prometheus-node-exporter", &words, &log);
-                (port, Some(exporter))
-            }
-            false => {
-                eprintln!("no prometheus-node-exporter: the test serves its metric itself");
-                (
-                    serve_page(config::textfile_page(&textfiles.join(TEXTFILE))),
-                    None,
-                )
-            }
+        let (node, exporter) = if programs.has("prometheus-node-exporter") {
+            let port = free_port();
+            let words = [
+                "--collector.disable-defaults".to_owned(),
+                "--collector.textfile".to_owned(),
+                format!("--collector.textfile.directory={}", textfiles.display()),
+                format!("--web.listen-address=127.0.0.1:{port}"),
+            ];
+            let log = folder.path().join("node.log");
+            let exporter = programs.start("prometheus-node-exporter", &words, &log);
+            (port, Some(exporter))
+        } else {
+            eprintln!("no prometheus-node-exporter: the test serves its metric itself");
+            (
+                serve_page(config::textfile_page(&textfiles.join(TEXTFILE))),
+                None,
+            )
         };
         let targets = Targets {
             divvy: vec![lab.port, disk.port],

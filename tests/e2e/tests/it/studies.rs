@@ -25,9 +25,12 @@ fn data(name: &str) -> String {
 
 /// Runs `divvy simulate` with these words; `openb/` and `simulate/` name files of `tests/data`.
 fn simulate(home: &Home, words: &str) -> CommandOutput {
-    let word = |word: &str| match word.starts_with("openb/") || word.starts_with("simulate/") {
-        true => data(word),
-        false => word.to_owned(),
+    let word = |word: &str| {
+        if word.starts_with("openb/") || word.starts_with("simulate/") {
+            data(word)
+        } else {
+            word.to_owned()
+        }
     };
     let words: Vec<String> = words.split_whitespace().map(word).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();

@@ -135,17 +135,18 @@ fn every_command_names_a_daemon_that_hangs_and_long_ones_go_on_once_it_continues
             "{}: {last}",
             said.words
         );
-        match said.words.ends_with("json") {
-            true => assert!(
+        if said.words.ends_with("json") {
+            assert!(
                 last.starts_with(r#"{"error":{"code":"unresponsive""#),
                 "{last}"
-            ),
-            false => assert!(
+            )
+        } else {
+            assert!(
                 last.ends_with(&format!(
                     "hint: continue it: kill -CONT {pid}; its jobs keep running"
                 )),
                 "{last}"
-            ),
+            )
         }
         assert!(took >= Duration::from_secs(9), "{}: {took:?}", said.words);
     }

@@ -224,9 +224,10 @@ fn plain(text: &str, home: &Home) -> String {
         for word in line.split_whitespace() {
             let mut shown = String::new();
             // A row of a table has the user of each job.
-            let word = match is_row(line) && word == user {
-                true => "USER",
-                false => word,
+            let word = if is_row(line) && word == user {
+                "USER"
+            } else {
+                word
             };
             for letter in word.chars() {
                 match letter.is_ascii_digit() {
@@ -448,9 +449,10 @@ fn every_verb_says_what_it_did_and_what_it_could_not_do() {
     for shown in text.split("$ divvy ").skip(1) {
         let verb = all.iter().filter(|verb| shown.starts_with(&***verb));
         let verb = verb.max_by_key(|verb| verb.len()).cloned();
-        match shown.contains("\n--- 0\n") {
-            true => done.extend(verb),
-            false => refused.extend(verb),
+        if shown.contains("\n--- 0\n") {
+            done.extend(verb)
+        } else {
+            refused.extend(verb)
         }
     }
     for verb in &all {

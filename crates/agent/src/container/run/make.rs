@@ -32,7 +32,8 @@ use crate::job_dir::injection::{InjectedLimiter, InjectionMode};
 use crate::job_dir::{ContainerRecord, RunOutcome};
 use crate::supervisor::{StdioMode, log_record_error, write_stderr};
 
-/// How often a name may be given to what an unanswered call has made, [`AGAIN`] apart: a minute. An engine may keep a name for nothing.
+/// How often a name may be given to what an unanswered call has made, [`AGAIN`] apart: a minute. An engine may keep a
+/// name for nothing. So more would hold a job's slice without its program.
 const GIVEN: u32 = 120;
 
 /// How it ended before it began, and what was made by then.

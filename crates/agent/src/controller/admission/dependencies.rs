@@ -20,7 +20,8 @@ use crate::journal::StoreError;
 use crate::model::job::Job;
 use crate::model::policy::{Dependency, Of};
 
-/// Most dependencies of one job for which the start estimate predicts each end.
+/// Most dependencies of one job for which the start estimate predicts each end. More would take a round's time for one
+/// question, and the latest of so many ends says enough.
 const MOST_AWAITED: usize = 256;
 
 /// The state of a dependency, for the job that depends on it.

@@ -18,6 +18,7 @@ use crate::journal::StoreError;
 use crate::model::oom;
 
 /// How long after a container job's end leftovers are collected. By then its supervisor has removed them or has died.
+/// Half could take a container from a supervisor that waits for a slow engine; longer only keeps leftovers.
 const CONTAINER_GC_DELAY: Duration = Duration::from_secs(60);
 
 /// The ledger of a job's slice; `None` without a slice that can be read.

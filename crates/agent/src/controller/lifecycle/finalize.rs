@@ -167,6 +167,7 @@ fn retry_pause(failures: u32) -> Duration {
     }
 }
 
+/// So a job that fails for want of its node is tried each minute; a longer pause would waste a GPU that works again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// How the program of a ClearML task ended, where clearml-agent ran it and signal N ended it. The agent then exits with

@@ -34,18 +34,21 @@ use crate::journal::StoreError;
 use crate::supervisor::handle::SupervisorHandle;
 use crate::supervisor::{ABSENT_USER, UNKNOWN_USER, forkserver};
 
-/// The time between two checks of a job with a watched supervisor.
+/// The time between two checks of a job with a watched supervisor. Its end is an event, so the check is only for a lost
+/// one; half would double the reads.
 const ATTENDED: Duration = Duration::from_secs(2);
 
 /// How long a client may take to start its job once the job has its slice.
 pub(in crate::controller) const CLIENT_START: Duration = Duration::from_secs(10);
 
 /// How long the daemon waits for the fork server to report how a supervisor ended. A running fork server reports it at
-/// once; one that was stopped with a signal does not.
+/// once; one that was stopped with a signal does not. Longer would keep the job's GPUs; half could miss one on a host
+/// that swaps.
 const SUPERVISOR_EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often a supervisor of this daemon may end before it has started the program; then the job fails. A daemon that
-/// was killed before it started a supervisor does not count against the job.
+/// was killed before it started a supervisor does not count against the job. One may be the machine's fault, such as a
+/// lack of memory; more would hold up the queue for a job that cannot start.
 const FALSE_STARTS: u32 = 3;
 
 /// How often a start may find no account for the job's uid; then the job fails. With the rest between two attempts these

@@ -34,10 +34,11 @@ use crate::supervisor::handle::SupervisorHandle;
 use crate::supervisor::job_environment::{JobEnvironment, for_job};
 use crate::supervisor::script;
 
-/// How long a notification may run, for example against a mail server that does not answer.
+/// How long a notification may run, for example against a mail server that does not answer. Longer would fill the
+/// places of other users' notifications; mail servers answer within some ten seconds.
 const TIME: Duration = Duration::from_secs(60);
 
-/// From SIGTERM to SIGKILL.
+/// From SIGTERM to SIGKILL. Enough to remove a temporary file, and no more, as the result counts no more.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The default `PATH` of a job without variables from a shell, such as a container job.

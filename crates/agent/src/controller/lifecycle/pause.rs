@@ -22,7 +22,8 @@ use crate::host::failpoint::reach;
 use crate::journal::StoreError;
 use crate::model::gpu_memory::GpuMemoryState;
 
-/// How often the daemon repeats its search for processes that were started during the search.
+/// How often the daemon repeats its search for processes that were started during the search. More than a job needs
+/// whose start is over; one that forks for ever would have no end.
 const PASSES: usize = 16;
 
 pub(in crate::controller) fn pause_job(

@@ -142,7 +142,8 @@ pub(in crate::controller) fn requeue_unstarted(
     Ok(())
 }
 
-/// How often a job's instances may be refused without an obstacle on the GPU; then the job fails.
+/// How often a job's instances may be refused without an obstacle on the GPU; then the job fails. One may be a race
+/// with another change; more would hold the GPU for a job that cannot start.
 const MAX_REFUSALS: u32 = 3;
 
 /// Requeues a job that cannot get its instances, or fails it: if the error is final, or after too many refusals.

@@ -9,7 +9,8 @@ use crate::controller::effects::Effects;
 use crate::controller::state::mig::MigManager;
 use crate::host::clock::Instant;
 
-/// The first delay. The obstacle is most often a program that polls the GPUs now and then.
+/// The first delay. The obstacle is most often a program that polls the GPUs now and then. So a shorter delay would
+/// meet the same poll, and a minute would leave the GPU undivided.
 const BASE_BACKOFF: Duration = Duration::from_secs(10);
 
 /// How often the delay doubles while refusals repeat: up to 320 s.

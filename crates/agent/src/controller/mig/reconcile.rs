@@ -26,7 +26,7 @@ use crate::journal::StoreError;
 use crate::model::mig_instance::{InstanceInfo, MigSlot};
 
 /// The delay between two attempts to destroy a quarantined instance. A program that leaked a handle of it releases it
-/// only when it is restarted.
+/// only when it is restarted. So half would only double the driver's calls.
 const QUARANTINE_RETRY: Duration = Duration::from_secs(30);
 
 /// Whether an instance has no process, and is not divided into compute instances by another program.

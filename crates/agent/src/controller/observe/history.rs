@@ -15,7 +15,8 @@ use crate::gpu::{Device, Power};
 use crate::history::{Figure, Sample, Values};
 use crate::host::clock::{Instant, now};
 
-/// How long a value stays while observations come often, and while they are rare, in seconds.
+/// How long a value stays while observations come often, and while they are rare, in seconds. Observations come each
+/// second, or each 30 s: two may be missing, so that a late one leaves no gap in a curve.
 const LASTS: i64 = 3;
 const IDLE_LASTS: i64 = 75;
 

@@ -24,7 +24,7 @@ use crate::job_dir::processes::survivors;
 use crate::journal::StoreError;
 use crate::journal::recover::{last_run, numbers};
 
-/// How many of its pids a text shows.
+/// How many of its pids a text shows. A line of a terminal; a longer list hides the text behind it.
 const MOST_PIDS: usize = 16;
 
 /// Finds live jobs that the journal does not know to be running. [`reserve_for_unknown`] measures later what they hold.

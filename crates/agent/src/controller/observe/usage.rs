@@ -15,6 +15,7 @@ use crate::journal::StoreError;
 use crate::model::usage::meter::{Holder, metered};
 
 /// How often measurements are journaled. A crash may lose that much of what was used, and nothing of what was held.
+/// Half would double the writes of an otherwise idle disk.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Applies the GPU use of a sample.

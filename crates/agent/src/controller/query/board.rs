@@ -30,10 +30,11 @@ const DEFAULT_QUEUE: &str = "default";
 /// Division of compute time that is left out.
 const USUAL_COMPUTE: &str = "fair";
 
-/// Processes outside slices of a GPU that the board lists.
+/// Processes outside slices of a GPU that the board lists. A longer list would not fit the row of a GPU; `GET /v1/gpus`
+/// has all.
 const MOST_PROCESSES: usize = 4;
 
-/// Letters of a reason; the whole text is in `GET /v1/jobs/{job}/why`.
+/// Letters of a reason; the whole text is in `GET /v1/jobs/{job}/why`. So one or two lines of a screen.
 const LONGEST_REASON: usize = 160;
 
 /// The board without the start times of waiting jobs.

@@ -10,7 +10,7 @@ use crate::gpu::health::DriverHealth;
 use crate::host::clock::Instant;
 
 /// Jobs in a row that fail to make a context before a GPU is tested. One may have failed by itself; each further one is
-/// a job lost to a sick GPU.
+/// a job lost to a sick GPU. One alone would test a GPU for a program's own fault.
 const FAILURES: usize = 2;
 
 /// Results of a first context that a program, its limit or its container does not cause (cuda.h, `CUresult`). Others,

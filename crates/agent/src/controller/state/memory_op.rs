@@ -11,6 +11,8 @@ use crate::host::clock::Instant;
 /// Backoff after a failed operation: it doubles with each failure, up to a limit.
 pub const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 
+/// A copy that fails takes seconds of the bus, so not oftener; longer would leave a suspended job waiting after its
+/// obstacle has gone.
 pub const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
 /// The checkpoint operation on a job's memory.

@@ -7,14 +7,18 @@ use divvy_core::JobId;
 use crate::host::process::Process;
 use crate::job_dir::LaunchSpec;
 
-/// Notifications that may run at once: of all users, and of one.
+/// Notifications that may run at once: of all users, and of one. Each is a process that may hang for a minute. A
+/// quarter for one user leaves room for three others.
 pub const MOST_RUNNING: usize = 16;
 
+/// A quarter of all, so that one user leaves room for others.
 pub const MOST_RUNNING_OF_A_USER: usize = 4;
 
-/// Notifications of one user that may be queued, and their bytes.
+/// Notifications of one user that may be queued, and their bytes. An array's end brings thousands, of which a user
+/// reads no more; the daemon's memory must hold them.
 pub const MOST_WAITING: usize = 1000;
 
+/// So each of them has 16 KiB of texts.
 pub const MOST_BYTES: u64 = 16 << 20;
 
 /// The notifications of ended jobs.

@@ -86,10 +86,12 @@ impl GpuActivity {
     }
 }
 
-/// How long a measurement shows what a job does: the driver is asked once a second.
+/// How long a measurement shows what a job does: the driver is asked once a second. So two answers may be missing;
+/// longer would show work of a program that has ended.
 const MEASUREMENT_LASTS: Duration = Duration::from_secs(3);
 
-/// How far back [`RecentUse`] reaches.
+/// How far back [`RecentUse`] reaches. Shorter would jump with each pause of a training, and longer would hide that it
+/// has stopped.
 const RECENT: Duration = Duration::from_secs(10);
 
 /// Measurements of the last ten seconds, each with the position of its GPU in the job's allocations.

@@ -157,6 +157,7 @@ fn account(slices: &Path) -> Finding {
 }
 
 fn keep(folder: &Path) -> Result<(), String> {
+    /// More than the ledger's files have, so that they fit.
     const LIMIT: u64 = 4 << 20;
     let spec = SliceSpec {
         id: "doctor".to_owned(),

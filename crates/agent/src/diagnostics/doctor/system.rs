@@ -17,7 +17,7 @@ use crate::host::task_limits;
 /// Inode of the first PID namespace (`PROC_PID_INIT_INO`, linux/proc_ns.h).
 const FIRST_NAMESPACE: &str = "pid:[4026531836]";
 
-/// A daemon holds a few files for each job and each client.
+/// A daemon holds a few files for each job and each client. So a hundred of each need half of it.
 const FILES: u64 = 1024;
 
 /// Where Podman answers, below a runtime folder.

@@ -10,8 +10,10 @@ use divvy_driver::probe::{Session, Taken};
 
 use super::{Failure, exit_after_timeout, known_way};
 
-/// Racers. Each has a context, which is a part of the limit.
+/// Racers. Each has a context, which is a part of the limit. So more would need a larger limit; two are the least that
+/// race.
 const RACERS: usize = 4;
+/// As many as the check on an H200 had (8 processes, 20 rounds), so that both compare.
 const ROUNDS: usize = 20;
 /// A racer takes this part of the limit in one call.
 const PARTS: u64 = 64;

@@ -3,10 +3,12 @@
 use super::{Family, JobRow, Page, family};
 use crate::controller::query::metrics::Omitted;
 
-/// Slices that have series. A job without a slice, such as a suspended one, counts as one.
+/// Slices that have series. A job without a slice, such as a suspended one, counts as one. So a scrape stays below a
+/// few megabytes, which Prometheus reads in its ten seconds.
 const MOST_SLICES: usize = 1000;
 
-/// Queues that have series; the same number of projects.
+/// Queues that have series; the same number of projects. The same as [`MAX_NAMES`](crate::model::usage::MAX_NAMES):
+/// more series are of no use in a dashboard.
 const MOST_NAMES: usize = 256;
 
 /// Removes from a page what exceeds the bounds, and notes how much that was.

@@ -7,7 +7,8 @@ use jiff::tz::{Offset, TimeZone};
 
 use crate::model::validate::usage;
 
-/// Most days of one report: the days for which usage is kept by default, and two partial ones.
+/// Most days of one report: the days for which usage is kept by default, and two partial ones. So more would find
+/// nothing.
 pub const MAX_DAYS: usize = 402;
 
 /// A stretch of time of a report: one day, or the whole window.

@@ -24,23 +24,26 @@ const LARGEST: usize = 2 << 20;
 /// (`bprm_stack_limits` of fs/exec.c). It bounds how many words there are.
 const WORD: usize = 1 + size_of::<usize>();
 
-/// Bytes of an array; all its jobs are journaled in one transaction.
+/// Bytes of an array; all its jobs are journaled in one transaction. So 6 KiB for each of 10,000 jobs; a larger
+/// transaction would hold up all users (024).
 const LARGEST_ARRAY: usize = 64 << 20;
 
-/// Jobs of an array.
+/// Jobs of an array. As many as the largest sweeps have; more would hold up a round of the daemon for all users (024).
 pub const MOST_TASKS: usize = 10_000;
 
 /// Jobs that a request may name to bound its selection: ten of the largest arrays, in half of the bytes that a large body
 /// may have (`http/upload.rs`).
 const MOST_SELECTED: usize = 100_000;
 
-/// Jobs that one runs after.
+/// Jobs that one runs after. More than a step of a pipeline waits for; an array counts as one. A step of a pipeline
+/// would name an array for more, which counts as one.
 const MOST_AFTER: usize = 1000;
 
-/// The same, of all jobs of an array: each is compared with each.
+/// The same, of all jobs of an array: each is compared with each. So ten for each job of the largest array.
 const MOST_AFTER_IN_ARRAY: usize = 100_000;
 
 /// Bytes of a name: of a job, a project, a queue, a member of a project, a MIG profile, a division of compute time.
+/// Longer ones would fit no table. Front ends cut the names of other programs to it.
 pub const LONGEST_NAME: usize = 200;
 
 /// Bytes of a reference to a job: a name with the index of an array behind it.
@@ -50,7 +53,7 @@ const LONGEST_REFERENCE: usize = LONGEST_NAME + "[4294967295]".len();
 /// name the program.
 const LONGEST_PATH: usize = 4096;
 
-/// Labels of a job.
+/// Labels of a job. Front ends need some ten; each is in every list of jobs, so more would make lists large.
 const MOST_LABELS: usize = 32;
 
 /// Bytes of a label's name, and of its value.
@@ -59,19 +62,20 @@ const LONGEST_LABEL: (usize, usize) = (64, 256);
 /// Bytes of a job's script: several times the longest that the job files of public sites have.
 const LARGEST_SCRIPT: usize = 1 << 20;
 
-/// Bytes of what is started when a job has ended.
+/// Bytes of what is started when a job has ended. As long as a path may be (Linux).
 const LONGEST_NOTICE: usize = 4096;
 
-/// Bytes of an idempotency key.
+/// Bytes of an idempotency key. So a UUID or a hash in hexadecimal digits with a prefix fits.
 const LONGEST_KEY: usize = 200;
 
 /// MIG instances that one call asks about: more than a node with 64 GPUs of seven instances has.
 const MOST_PROFILES: usize = 1024;
 
-/// GPUs that are named.
+/// GPUs that are named. More than any machine has, so that an index in a list is found as wrong.
 const MOST_GPUS: usize = 1024;
 
-/// Users and groups of a project; a group stands for any number of users.
+/// Users and groups of a project; a group stands for any number of users. So more need a group; each submission looks
+/// through them.
 const MOST_MEMBERS: usize = 1024;
 
 /// More devices than results that a claim can have (32, `AllocationResultsMaxSize` of resource.k8s.io).
@@ -80,7 +84,7 @@ pub const MOST_DEVICES: usize = 64;
 /// As many pods as may use one claim (`ResourceClaimReservedForMaxSize` of resource.k8s.io).
 pub const MOST_PODS: usize = 256;
 
-/// Bytes of a claim's name and of its namespace.
+/// Bytes of a claim's name and of its namespace. So the longest name of Kubernetes (253) fits.
 pub const LONGEST_CLAIM: usize = 2 * LONGEST_NAME;
 
 /// Bytes of a terminal's name; terminfo(5) has no longer ones.
@@ -92,7 +96,7 @@ const LONGEST_TARGET: (usize, usize) = (4096, 16 << 10);
 /// Bytes of a pattern, each letter of which is compared with each letter of each name.
 const LONGEST_PATTERN: usize = LONGEST_REFERENCE;
 
-/// Bytes of a program's name with the script that it runs: two paths.
+/// Bytes of a program's name with the script that it runs: two paths. So it must be twice [`LONGEST_PATH`].
 const LONGEST_PROGRAM: usize = 2 * LONGEST_PATH;
 
 /// A body of a call, of which every text and every list has a bound.

@@ -106,7 +106,7 @@ async fn after_a_lost_journal_a_claim_is_held_as_it_was() {
 }
 
 #[tokio::test]
-async fn after_a_reboot_claims_are_gone_and_their_instances_made_again_for_whoever_asks() {
+async fn after_a_reboot_claims_are_gone_and_their_instances_made_again_for_the_next_claim() {
     if !is_root() {
         return;
     }

@@ -84,7 +84,7 @@ async fn the_same_claim_twice_is_one_and_what_is_missing_of_its_files_is_made_an
 }
 
 #[tokio::test]
-async fn beyond_what_there_is_nothing_is_held_and_nothing_made_until_somebody_gives_back() {
+async fn a_claim_beyond_the_gpu_holds_nothing_until_another_claim_is_released() {
     let mut home = machine("a100-80gb:1", "");
     start(&mut home);
     let client = home.connect();
@@ -229,7 +229,7 @@ async fn a_claim_is_shown_as_a_job_and_nothing_that_is_done_to_jobs_is_done_to_i
 }
 
 #[tokio::test]
-async fn the_account_of_a_claim_is_open_to_every_user_of_a_pod_and_its_limits_to_nobody() {
+async fn the_ledger_of_a_claim_is_open_to_every_user_of_a_pod_and_its_limits_to_none() {
     let mut home = machine("a100-80gb:1", "");
     start(&mut home);
     let client = home.connect();
@@ -311,7 +311,7 @@ async fn instances_lie_where_the_claim_says_and_are_kept_for_the_next_that_says_
 }
 
 #[tokio::test]
-async fn an_instance_is_handed_on_within_a_namespace_and_made_anew_for_anybody_else() {
+async fn an_instance_is_reused_within_a_namespace_and_made_anew_for_another() {
     let Some((_home, client)) = divided() else {
         return;
     };

@@ -94,9 +94,10 @@ pub fn modes(home: &Home) -> Vec<bool> {
 
 /// The state of the machine: that of `--sim`, or the one of a machine that a test made.
 fn state(home: &Home) -> std::path::PathBuf {
-    match home.path().join("driver").is_dir() {
-        true => home.path().join("sim-state"),
-        false => home.path().join("sim/state"),
+    if home.path().join("driver").is_dir() {
+        home.path().join("sim-state")
+    } else {
+        home.path().join("sim/state")
     }
 }
 

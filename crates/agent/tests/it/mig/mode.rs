@@ -62,7 +62,7 @@ async fn a_hopper_is_divided_and_made_whole_again() {
 }
 
 #[tokio::test]
-async fn a_gpu_that_is_used_is_not_switched_and_says_who_uses_it() {
+async fn a_gpu_in_use_keeps_its_mode_and_the_refusal_names_its_users() {
     if !is_root() {
         return;
     }
@@ -95,7 +95,7 @@ async fn a_gpu_that_is_used_is_not_switched_and_says_who_uses_it() {
 }
 
 #[tokio::test]
-async fn somebody_elses_instances_keep_a_gpu_divided() {
+async fn unmanaged_instances_keep_a_gpu_in_mig_mode() {
     if !is_root() {
         return;
     }
@@ -116,7 +116,7 @@ async fn somebody_elses_instances_keep_a_gpu_divided() {
 }
 
 #[tokio::test]
-async fn an_ampere_waits_for_its_reset_and_nobody_gets_it_meanwhile() {
+async fn an_ampere_gpu_waits_for_its_reset_and_no_job_gets_it_meanwhile() {
     if !is_root() {
         return;
     }
@@ -183,7 +183,7 @@ async fn what_waits_for_a_reset_can_be_taken_back() {
 }
 
 #[tokio::test]
-async fn a_gpu_that_somebody_unseen_holds_stays_as_it_is() {
+async fn a_gpu_that_an_invisible_process_holds_keeps_its_mode() {
     if !is_root() {
         return;
     }
@@ -212,18 +212,20 @@ async fn a_change_that_cannot_be_brought_to_its_end_is_given_up_and_comes_true_a
             let _ = home.connect().change_gpu("0", &to).await;
         })
         .await;
-        match is_seen {
-            true => driver::make(&home, 0, TWO, 2, 2, true),
-            false => driver::happen(&home, "hold:0"),
+        if is_seen {
+            driver::make(&home, 0, TWO, 2, 2, true)
+        } else {
+            driver::happen(&home, "hold:0")
         }
         home.start(&["--sim", gpus]);
         let client = home.connect();
         let is_told = |all: &Vec<Event>| all.iter().any(|one| one.text.contains("turned off"));
         until("it is told", || told(&client, "gpu_mode"), is_told).await;
         until("it is divided", || mode(&client), |mode| mode == "mig").await;
-        match is_seen {
-            true => driver::destroy(&home, 0, TWO, 2),
-            false => driver::happen(&home, "release:0"),
+        if is_seen {
+            driver::destroy(&home, 0, TWO, 2)
+        } else {
+            driver::happen(&home, "release:0")
         }
         home.kill();
         home.start(&["--sim", gpus]);

@@ -1,6 +1,6 @@
 //! What others did, and what the driver refuses.
 
-mod aside;
+mod quarantine;
 
 use divvy_api::v1::{EndReason, JobState, MigGc, MigState};
 use divvy_testkit::{Bounded as _, divvy, ended, in_state};
@@ -14,7 +14,7 @@ fn fault(function: &str, code: u32, times: u32) -> String {
 const CREATE: &str = "nvmlDeviceCreateGpuInstanceWithPlacement";
 
 #[tokio::test]
-async fn what_somebody_else_made_is_left_alone_and_its_place_given_to_nobody() {
+async fn an_unmanaged_instance_is_left_alone_and_its_place_given_to_no_job() {
     let Some((home, client)) = divided() else {
         return;
     };
@@ -43,7 +43,7 @@ async fn what_somebody_else_made_is_left_alone_and_its_place_given_to_nobody() {
 }
 
 #[tokio::test]
-async fn an_idle_instance_that_somebody_destroys_is_forgotten_and_made_again() {
+async fn an_idle_instance_that_an_administrator_destroys_is_forgotten_and_made_again() {
     let Some((home, client)) = divided() else {
         return;
     };
@@ -106,7 +106,7 @@ async fn refusals_of_an_earlier_run_do_not_count_for_the_next() {
 }
 
 #[tokio::test]
-async fn a_gpu_whose_bare_device_somebody_holds_is_tried_again_later() {
+async fn a_gpu_with_a_held_device_file_is_tried_again_later() {
     let Some((home, client)) = divided() else {
         return;
     };
@@ -162,7 +162,7 @@ async fn a_job_whose_instance_is_refused_for_good_ends_and_says_why() {
 }
 
 #[tokio::test]
-async fn a_daemon_that_may_not_see_instances_gives_the_gpu_to_nobody() {
+async fn a_daemon_that_may_not_see_instances_gives_the_gpu_to_no_job() {
     if !is_root() {
         return;
     }

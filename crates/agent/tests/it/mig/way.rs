@@ -40,7 +40,7 @@ async fn leave(client: &Client, count: usize) {
 }
 
 #[tokio::test]
-async fn a_job_waits_while_somebody_keeps_idle_instances_from_making_room_for_it() {
+async fn a_job_waits_while_a_process_keeps_idle_instances_from_making_room_for_it() {
     let Some((home, client)) = divided() else {
         return;
     };
@@ -110,7 +110,7 @@ async fn an_instance_that_cannot_be_looked_at_stays_as_it_is_and_is_taken_later(
 }
 
 #[tokio::test]
-async fn a_job_that_is_to_be_confirmed_gets_another_instance_for_one_that_somebody_destroys() {
+async fn an_unconfirmed_job_gets_another_instance_for_one_that_an_administrator_destroys() {
     if !is_root() {
         return;
     }
@@ -128,10 +128,11 @@ async fn a_job_that_is_to_be_confirmed_gets_another_instance_for_one_that_somebo
         let job = client.submit(&submit).await.unwrap();
         granted(1).await;
         let (profile, start) = driver::places(&home, 0)[0];
-        match whole {
-            true => driver::destroy(&home, 0, profile, start),
+        if whole {
+            driver::destroy(&home, 0, profile, start)
+        } else {
             // Its device alone.
-            false => driver::divide(&home, 0, profile, start, 0),
+            driver::divide(&home, 0, profile, start, 0)
         }
         granted(2).await;
         client.confirm(&job.id, &Confirm::default()).await.unwrap();
@@ -158,7 +159,7 @@ async fn what_was_looked_at_for_a_job_that_was_cancelled_meanwhile_is_not_told_a
 }
 
 #[tokio::test]
-async fn what_somebody_else_has_destroyed_is_not_told_as_destroyed_by_the_daemon() {
+async fn an_instance_that_an_administrator_destroyed_is_not_reported_as_destroyed_by_the_daemon() {
     let Some((home, client)) = divided() else {
         return;
     };

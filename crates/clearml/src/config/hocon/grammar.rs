@@ -74,9 +74,10 @@ impl Parser<'_> {
         if self.rest().starts_with('[') {
             return Err(self.fault("the file contains a list, but a section is required"));
         }
-        let table = match self.sign("{") {
-            true => self.nested(|parser| parser.section('}'))?,
-            false => self.fields()?,
+        let table = if self.sign("{") {
+            self.nested(|parser| parser.section('}'))?
+        } else {
+            self.fields()?
         };
         while self.comment_behind_newlines()? || self.run("\n\r,") {}
         self.blanks();
@@ -127,9 +128,10 @@ impl Parser<'_> {
             while self.comment()? || self.run("\n\r") {}
             let at = self.at;
             let value = self.value()?;
-            let value = match adds {
-                true => self.added(&key, value, at),
-                false => value,
+            let value = if adds {
+                self.added(&key, value, at)
+            } else {
+                value
             };
             self.assign(&mut table, &key, value)?;
         }
@@ -220,9 +222,10 @@ impl Parser<'_> {
             return Err(self.fault("expected a name in double quotes"));
         };
         self.needed(')')?;
-        Ok(Some(match url && !name.contains("://") {
-            true => format!("url://{name}"),
-            false => name,
+        Ok(Some(if url && !name.contains("://") {
+            format!("url://{name}")
+        } else {
+            name
         }))
     }
 

@@ -10,7 +10,8 @@ use crate::config::tree::merge;
 /// there is.
 const MOST_COPIED: usize = 1 << 20;
 
-/// Sections, lists and substitutions within each other at most.
+/// Sections, lists and substitutions within each other at most. Double, as a substitution stands in a section and may
+/// lead to another one.
 const DEEPEST: usize = 2 * super::DEEPEST;
 
 /// The section with all its substitutions made.

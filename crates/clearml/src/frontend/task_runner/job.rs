@@ -10,7 +10,8 @@ use tokio::sync::watch;
 use crate::frontend::context::Context;
 use crate::frontend::task_state::{JobEnd, RecoveredJob};
 
-/// One call that waits for a job's end; it also confirms to the agent that a client still uses the job's slice.
+/// One call that waits for a job's end; it also confirms to the agent that a client still uses the job's slice. A third
+/// of the 30 s after which the daemon takes a client as gone, which leaves room for two lost calls.
 pub(super) const WAIT: Duration = Duration::from_secs(10);
 
 /// How the agent's job stands.

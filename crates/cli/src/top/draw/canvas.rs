@@ -73,18 +73,21 @@ impl<'a> Canvas<'a> {
 
     /// A text in at most `width` columns, in the characters of the terminal.
     fn fit(&self, text: &str, width: u16) -> String {
-        let shown = |c: char| match self.look.is_ascii() && !c.is_ascii() {
-            // As wide as the character is elsewhere, so that columns stay where they are.
-            true => "?".repeat(c.width().unwrap_or(0)),
-            false => c.to_string(),
+        let shown = |c: char| {
+            if self.look.is_ascii() && !c.is_ascii() {
+                // As wide as the character is elsewhere, so that columns stay where they are.
+                "?".repeat(c.width().unwrap_or(0))
+            } else {
+                c.to_string()
+            }
         };
         if width_of(text) <= width {
-            return match self.look.is_ascii() && !text.is_ascii() {
-                true => text
-                    .chars()
+            return if self.look.is_ascii() && !text.is_ascii() {
+                text.chars()
                     .map(|c| glyph(c).map_or_else(|| shown(c), str::to_owned))
-                    .collect(),
-                false => text.to_owned(),
+                    .collect()
+            } else {
+                text.to_owned()
             };
         }
         let mut kept = String::new();

@@ -149,12 +149,11 @@ pub fn draw(
         .iter()
         .take(usize::from(area.bottom().saturating_sub(line.y)))
     {
-        match row.is_empty() {
-            true => {
-                let cut = canvas.glyphs().cut;
-                canvas.text(line.x, line.y, line.width, cut, Tone::Faint);
-            }
-            false => one(canvas, line, columns, &widths, row),
+        if row.is_empty() {
+            let cut = canvas.glyphs().cut;
+            canvas.text(line.x, line.y, line.width, cut, Tone::Faint);
+        } else {
+            one(canvas, line, columns, &widths, row)
         }
         line.y += 1;
     }
@@ -175,11 +174,10 @@ fn one(
             width: *width,
             ..line
         };
-        match columns[*at].is_right {
-            true => canvas.right(area, text, *tone),
-            false => {
-                canvas.text(x, line.y, *width, text, *tone);
-            }
+        if columns[*at].is_right {
+            canvas.right(area, text, *tone)
+        } else {
+            canvas.text(x, line.y, *width, text, *tone);
         }
         x += width + 1;
     }

@@ -20,10 +20,13 @@ struct Columns {
     model: u16,
 }
 
+/// Two digits, a space and the mark of the selection, so that twice as many GPUs as fit a machine have room.
 const INDEX: u16 = 4;
-/// `0.75   71%  54`, with a space before each.
+/// `0.75   71%  54`, with a space before each: the widest figures fit.
 const ALLOC_UTIL_DEGREES: u16 = 6 + 6 + 5;
+/// Ten cells show a trend, and leave the bar its room; half would be a blot.
 const SPARK: u16 = 10;
+/// `1000W` fits, with a space before it.
 const WATTS: u16 = 6;
 
 impl Columns {
@@ -67,9 +70,10 @@ pub fn draw(state: &State, canvas: &mut Canvas<'_>, area: Rect, lines_per_gpu: u
     let is_focus = state.pane == Pane::Gpus && !state.options.is_once;
     let picked = state.picked_gpu.min(board.gpus.len().saturating_sub(1));
     let extra = usize::from(is_focus && lines_per_gpu == 1);
-    let shown = match state.options.is_once {
-        true => board.gpus.len(),
-        false => lines.saturating_sub(extra) / usize::from(lines_per_gpu.max(1)),
+    let shown = if state.options.is_once {
+        board.gpus.len()
+    } else {
+        lines.saturating_sub(extra) / usize::from(lines_per_gpu.max(1))
     };
     let window = layout::window(picked, board.gpus.len(), shown);
     let hidden = board.gpus.len() - window.len();
@@ -108,9 +112,10 @@ pub fn draw(state: &State, canvas: &mut Canvas<'_>, area: Rect, lines_per_gpu: u
 
 fn titles(state: &State, canvas: &mut Canvas<'_>, area: Rect, columns: &Columns) {
     let glyphs = canvas.glyphs();
-    let title = match state.pane == Pane::Gpus && !state.options.is_once {
-        true => "GPU*",
-        false => "GPU",
+    let title = if state.pane == Pane::Gpus && !state.options.is_once {
+        "GPU*"
+    } else {
+        "GPU"
     };
     let mut x = area.x;
     canvas.text(x, area.y, INDEX, title, Tone::Title);

@@ -86,9 +86,10 @@ pub fn draw_jobs(state: &State, canvas: &mut Canvas<'_>, area: Rect) {
     }
     let rows = state.job_rows();
     let all = state.board.as_ref().map_or(0, |board| board.jobs.len());
-    let title = match rows.len() == all || state.is_tree {
-        true => format!("JOBS {all}"),
-        false => format!("JOBS {} of {all}", rows.len()),
+    let title = if rows.len() == all || state.is_tree {
+        format!("JOBS {all}")
+    } else {
+        format!("JOBS {} of {all}", rows.len())
     };
     let used = title_line(state, canvas, area, &title, Pane::Jobs);
     let x = area.x + used + 2;
@@ -231,9 +232,10 @@ pub fn draw_waiting(state: &State, canvas: &mut Canvas<'_>, area: Rect) {
     }
     let count = state.waiting_count();
     let all = state.board.as_ref().map_or(0, |board| board.waiting.count);
-    let title = match state.filter().is_empty() {
-        true => format!("PENDING {all}"),
-        false => format!("PENDING {} of {all}", state.waiting_jobs()),
+    let title = if state.filter().is_empty() {
+        format!("PENDING {all}")
+    } else {
+        format!("PENDING {} of {all}", state.waiting_jobs())
     };
     let used = title_line(state, canvas, area, &title, Pane::Waiting);
     let reasons = state.board.iter().flat_map(|board| &board.waiting.reasons);
@@ -255,17 +257,15 @@ pub fn draw_waiting(state: &State, canvas: &mut Canvas<'_>, area: Rect) {
     );
     let glyphs = canvas.glyphs();
     let jobs = window.clone().map(|at| state.waiting_at(at));
-    let cells: Vec<Cells> = match state.options.is_once {
-        true => jobs
-            .flatten()
+    let cells: Vec<Cells> = if state.options.is_once {
+        jobs.flatten()
             .map(|job| waiting_cells(state, glyphs, job))
-            .collect(),
-        false => {
-            // A job of a page that is on its way has no cells yet.
-            let cells =
-                |job: Option<_>| job.map_or_else(Vec::new, |job| waiting_cells(state, glyphs, job));
-            jobs.map(cells).collect()
-        }
+            .collect()
+    } else {
+        // A job of a page that is on its way has no cells yet.
+        let cells =
+            |job: Option<_>| job.map_or_else(Vec::new, |job| waiting_cells(state, glyphs, job));
+        jobs.map(cells).collect()
     };
     columns::draw(canvas, below(area, 1), &WAITING, false, &cells);
     let is_focus = state.pane == Pane::Waiting && !state.options.is_once;
@@ -328,9 +328,10 @@ fn start(state: &State, glyphs: &Glyphs, job: &BoardWaitingJob) -> String {
         .latest_start
         .map(|at| format!("(by {})", clock(state, at)));
     let parts: Vec<String> = expected.into_iter().chain(latest).collect();
-    match parts.is_empty() {
-        true => glyphs.none.to_owned(),
-        false => parts.join(" "),
+    if parts.is_empty() {
+        glyphs.none.to_owned()
+    } else {
+        parts.join(" ")
     }
 }
 

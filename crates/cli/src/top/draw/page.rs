@@ -13,7 +13,7 @@ use crate::top::look::Tone;
 use crate::top::rows::{labels, share_used, sum};
 use crate::top::state::{Log, Page, Section, State};
 
-/// Columns left of the curve, for its scale.
+/// Columns left of the curve, for its scale. Room for `100.0%` or `80 GiB`, and a space. So the longest label fits.
 const SCALE: u16 = 7;
 
 pub fn draw(state: &State, page: &Page, canvas: &mut Canvas<'_>, area: Rect) {
@@ -263,9 +263,10 @@ fn tabs(state: &State, page: &Page, canvas: &mut Canvas<'_>, line: Rect) {
     }
     let mut pen = canvas.pen(line.x, line.y, line.width);
     for section in Section::ALL {
-        match section == page.section {
-            true => pen.write(&format!("[{}] ", section.name()), Tone::Title),
-            false => pen.write(&format!(" {}  ", section.name()), Tone::Faint),
+        if section == page.section {
+            pen.write(&format!("[{}] ", section.name()), Tone::Title)
+        } else {
+            pen.write(&format!(" {}  ", section.name()), Tone::Faint)
         };
     }
 }

@@ -7,10 +7,11 @@ use crate::top::call::{Question, Span, Topic};
 use crate::top::layout;
 use crate::top::state::{MOST_EVENTS, PAGE, Pane, Section, State};
 
-/// Pause between two answers of one kind, besides the board.
+/// Pause between two answers of one kind, besides the board. A second is as fast as a user reads; half would double the
+/// calls of each open view.
 pub const OFTEN: SignedDuration = SignedDuration::from_secs(1);
 const SOMETIMES: SignedDuration = SignedDuration::from_secs(5);
-/// The daemon plans for the answer.
+/// The daemon plans for the answer. So ten seconds: such an answer costs a round of the planner for each open view.
 const SLOWLY: SignedDuration = SignedDuration::from_secs(10);
 const RARELY: SignedDuration = SignedDuration::from_secs(30);
 
@@ -113,9 +114,10 @@ fn ask_for_page(state: &mut State, want: &mut impl FnMut(&mut State, Question, S
 
 /// The pages of pending jobs that the screen shows, as far as the board lacks them.
 fn pages_on_screen(state: &State) -> Vec<usize> {
-    let needs_pages = match state.filter().is_empty() {
-        true => !state.has_all_waiting(),
-        false => !state.has_all_waiting() || state.filter().needs_daemon(),
+    let needs_pages = if state.filter().is_empty() {
+        !state.has_all_waiting()
+    } else {
+        !state.has_all_waiting() || state.filter().needs_daemon()
     };
     if !needs_pages || !layout::shows(state, Pane::Waiting) {
         return Vec::new();

@@ -56,19 +56,20 @@ pub fn finding(node: &Node, found: &[&str]) -> Option<Finding> {
         return None;
     }
     let engines = found.join(" and ");
-    let (status, found, means, fix) = match node.claims_only {
-        true => (
+    let (status, found, means, fix) = if node.claims_only {
+        (
             FindingStatus::Ok,
             format!("{engines} on this node, and only slices get GPUs"),
             "",
             "",
-        ),
-        false => (
+        )
+    } else {
+        (
             FindingStatus::Warn,
             format!("{engines} on this node, and the daemon takes jobs of all users"),
             "with `divvy run` a user takes GPUs that the other scheduler counts as free",
             "add claims-only = true at the top of /etc/divvy/config.toml, then: divvy config reload",
-        ),
+        )
     };
     Some(Finding {
         check: "engine".to_owned(),

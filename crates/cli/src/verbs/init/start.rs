@@ -43,9 +43,10 @@ fn is_systemd_here() -> bool {
 /// # Errors
 /// [`ErrorCode::Internal`] if the unit does not start, [`ErrorCode::TimedOut`] if its daemon does not answer.
 pub async fn start(system: bool) -> Result<()> {
-    let home = match system {
-        true => Home::of_system(),
-        false => Home::from_env(),
+    let home = if system {
+        Home::of_system()
+    } else {
+        Home::from_env()
     };
     let client = call::client_of(&home.map_err(|error| Error::from(&error))?);
     match client.node().await {

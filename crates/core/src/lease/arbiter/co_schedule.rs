@@ -8,7 +8,8 @@ use super::Arbiter;
 use crate::lease::tenant::{Phase, TenantState};
 use crate::lease::{GRACE, LEAD, LONGEST_HOLD, Lease, Tenant};
 
-/// Tenants that use no more of a GPU than this together, in thousandths, seldom get in each other's way.
+/// Tenants that use no more of a GPU than this together, in thousandths, seldom get in each other's way. The tenth that
+/// is free takes up what arrives unevenly; less than that would queue work as turns do.
 const ROOMY: u32 = 900;
 /// Tenants that were let in together and use more than this do.
 const CROWDED: u32 = 950;
@@ -132,9 +133,10 @@ impl Arbiter {
             .collect();
         for tenant in tenants {
             if let Phase::Sharing { until } = self.tenants[&tenant].phase {
-                let until = match crowded.contains(&tenant) {
-                    true => self.now,
-                    false => self.shares_until(tenant, until),
+                let until = if crowded.contains(&tenant) {
+                    self.now
+                } else {
+                    self.shares_until(tenant, until)
                 };
                 self.standing_mut(tenant).phase = Phase::Sharing { until };
             }

@@ -49,7 +49,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
     #[test]
-    fn whoever_waits_is_served_and_nothing_stands_idle_that_somebody_may_have(
+    fn every_waiting_tenant_gets_a_lease_and_no_gpu_stands_idle(
         tenants in proptest::collection::vec(tenant(3), 1..7)
     ) {
         let mut world = build(&tenants);

@@ -346,7 +346,7 @@ fn a_flood_beside_tenants_that_share_gets_its_share_and_so_do_they() {
 }
 
 #[test]
-fn who_shared_and_begins_to_flood_takes_turns_again() {
+fn a_tenant_that_shared_a_gpu_and_begins_to_flood_takes_turns_again() {
     let mut world = beside(Fair, &[(250, &[LIGHT]), (750, &[LIGHT])], WARM_UP);
     for player in &mut world.players {
         player.processes[0].load = SMALL;
@@ -368,7 +368,7 @@ fn a_strict_tenant_that_shares_gets_no_more_than_its_share() {
 }
 
 #[test]
-fn work_that_is_late_lets_nobody_past_the_share_whose_own_work_has_only_just_ended() {
+fn late_work_lets_no_tenant_past_its_share_right_after_its_own_work() {
     let mut world = World::new(1);
     world.join(150, ComputeMode::None, &[(0, LIGHT)]);
     let long = Load::Sync {
@@ -399,7 +399,7 @@ fn a_strict_tenant_pays_in_company_for_what_it_uses_beyond_its_part_of_the_time(
 
 /// Whoever looks needs a processor, and may need the one that a program launches from.
 #[test]
-fn who_uses_all_of_its_turns_is_looked_at_every_other_millisecond() {
+fn a_tenant_that_uses_all_of_its_leases_is_polled_every_other_millisecond() {
     for load in [SMALL, SYNC] {
         let world = beside(Fair, &[(500, &[load]), (500, &[load])], WARM_UP + WINDOW);
         // Half of them as whoever waits asks, which a step of 100 us makes ten times of one.

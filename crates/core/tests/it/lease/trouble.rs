@@ -270,7 +270,7 @@ fn ranks_that_wait_for_each_other_on_two_gpus_are_never_held_apart() {
 
 /// On a machine whose processors are all taken a process may wake far later than a turn lasts at least.
 #[test]
-fn who_wakes_late_is_served_too() {
+fn a_tenant_that_wakes_late_gets_its_lease_too() {
     for wakes_in in [ms(3), ms(6), ms(12), ms(30)] {
         let mut world = World::new(1);
         let tenants = [0, 1].map(|_| world.join(500, Fair, &[(0, SMALL)]));

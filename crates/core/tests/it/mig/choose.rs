@@ -81,7 +81,7 @@ fn multiprocessors_may_be_asked_for_beside_memory() {
 }
 
 #[test]
-fn profiles_with_an_attribute_are_for_those_who_ask_for_it() {
+fn profiles_with_an_attribute_are_for_requests_that_name_it() {
     let need = |attribute| InstanceRequirement {
         attribute,
         ..InstanceRequirement::from(InstanceSize::Memory(Bytes::gib(30)))

@@ -78,9 +78,10 @@ pub(super) fn strip(
         return Ok(None);
     }
     drop_limits(container, is_limit);
-    let mut make = match has_amount {
-        true => marks(&found, container)?,
-        false => Vec::new(),
+    let mut make = if has_amount {
+        marks(&found, container)?
+    } else {
+        Vec::new()
     };
     // Without HAMi's limit nothing says the share any more.
     let compute = found.compute.map(|compute| compute.to_string());

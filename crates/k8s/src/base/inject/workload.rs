@@ -32,7 +32,8 @@ use crate::base::workload::{ClaimRule, Workload, is_owners_business};
 /// of their names and requests. The controller keeps these claim templates while the object exists.
 pub const CLAIM_TEMPLATES: &str = "divvy.dev/claim-templates";
 const LABELLED: &str = "true";
-/// The longest annotation of ours that is read; more is not of the webhook.
+/// The longest annotation of ours that is read; more is not of the webhook. A record has a line for each container. An
+/// object's annotations have 256 KiB together (Kubernetes), so this leaves room for others.
 const LONGEST_RECORD: usize = 16 << 10;
 
 /// The result of the mutation.
@@ -358,9 +359,10 @@ fn record(object: &mut Value, workload: &Workload) -> Result<(), Refusal> {
     if claims.len() > MOST_REQUESTS {
         return Err(Refusal::ManyRequests(claims.len()));
     }
-    let (label, list) = match claims.is_empty() {
-        true => (None, None),
-        false => (Some(LABELLED.to_owned()), Some(json!(claims).to_string())),
+    let (label, list) = if claims.is_empty() {
+        (None, None)
+    } else {
+        (Some(LABELLED.to_owned()), Some(json!(claims).to_string()))
     };
     for (map, value) in [("labels", label), ("annotations", list)] {
         let metadata = entry(object, "metadata", json!({}));

@@ -8,7 +8,7 @@ use crate::base::quantity::Quantity;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fraction(u32);
 
-/// A whole GPU.
+/// A whole GPU. Six digits of a label such as `0.333333`, so that three of them fit one GPU.
 const WHOLE: u32 = 1_000_000;
 
 /// Which parts may be asked for by label or limit.

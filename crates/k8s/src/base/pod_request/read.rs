@@ -45,9 +45,10 @@ pub fn parse_pod_request<'r>(
     let containers = containers(pod);
     let claimed = has_claim(pod);
     let marked = is_marked(pod, &containers);
-    let fixed = match marked || claimed {
-        true => None,
-        false => by_image(pod, &containers)?,
+    let fixed = if marked || claimed {
+        None
+    } else {
+        by_image(pod, &containers)?
     };
     if !claimed && !marked && fixed.is_none() {
         return Ok(Err(SkipReason::Unmarked));
@@ -166,9 +167,10 @@ fn gpu_size(pod: &Value) -> Result<Option<Bytes>, Refusal> {
     let size = size.filter(|size| *size > Quantity::ZERO);
     let size = size.ok_or_else(|| Refusal::GpuSize(text.to_owned()))?;
     let size = Bytes::new(size.rounded_down());
-    match size >= Bytes::MIB {
-        true => Ok(Some(size)),
-        false => Err(Refusal::SmallGpu(text.to_owned())),
+    if size >= Bytes::MIB {
+        Ok(Some(size))
+    } else {
+        Err(Refusal::SmallGpu(text.to_owned()))
     }
 }
 
@@ -205,9 +207,10 @@ fn cores(container: &Container<'_>) -> Result<Option<Compute>, Refusal> {
     let mut policies = variables.filter(|variable| variable["name"] == HAMI_POLICY);
     let policy = policies.next_back().and_then(|one| one["value"].as_str());
     let is = |word: &str| policy.is_some_and(|policy| policy.eq_ignore_ascii_case(word));
-    let mode = match is(HAMI_FORCE) {
-        true => ComputeMode::Strict,
-        false => ComputeMode::Fair,
+    let mode = if is(HAMI_FORCE) {
+        ComputeMode::Strict
+    } else {
+        ComputeMode::Fair
     };
     let share = Share::from_thousandths(percent * 10).filter(|_| !is(HAMI_DISABLE));
     Ok(share.map(|share| Compute {
@@ -434,12 +437,13 @@ fn digits(text: &str) -> Option<u64> {
 }
 
 fn bounded(from: &'static str, mib: u64, text: &str) -> Result<u64, Refusal> {
-    match mib <= MOST_MIB {
-        true => Ok(mib),
-        false => Err(Refusal::TooMuch {
+    if mib <= MOST_MIB {
+        Ok(mib)
+    } else {
+        Err(Refusal::TooMuch {
             from,
             value: text.to_owned(),
-        }),
+        })
     }
 }
 

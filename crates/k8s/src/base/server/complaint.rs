@@ -26,6 +26,7 @@ pub enum Mistake {
 }
 
 impl Mistake {
+    /// Three show a pattern, such as one client or one path; more would fill the log.
     const COUNT: usize = 3;
 
     /// The mistake behind a handshake that failed; `None` for a connection that merely ended.

@@ -48,9 +48,10 @@ pub fn steps(pool: &Pool, node: &Node, found: &[ResourceSlice]) -> Vec<SliceChan
         .iter()
         .filter(stale)
         .any(|slice| slice.spec.pool.generation == newest);
-    let wanted = match edited || surplus {
-        true => pool.slices(node, newest + 1),
-        false => as_found.clone(),
+    let wanted = if edited || surplus {
+        pool.slices(node, newest + 1)
+    } else {
+        as_found.clone()
     };
     let write = wanted.into_iter().filter_map(|slice| match named(&slice) {
         None => Some(SliceChange::Create(with_times(slice, &ours))),

@@ -10,7 +10,8 @@ use super::{GlueController, OperationError};
 use crate::glue::record::{Record, name};
 use crate::glue::task_state::{FinalStatus, TaskFacts};
 
-/// Between two lines of a task's log that say why it waits.
+/// Between two lines of a task's log that say why it waits. A night of waiting leaves some hundred lines; a minute
+/// would leave five times as many.
 const REASON_LINES: Duration = Duration::from_secs(300);
 
 impl GlueController {

@@ -63,9 +63,10 @@ impl Counted {
             if let (Some(resource), Some(unit)) = (class.spec.extended_resource_name, unit) {
                 counted.resources.insert(resource, of_bytes(unit).0);
             }
-            match counted.classes.len() < MOST_CLASSES {
-                true => counted.classes.insert(name),
-                false => counted.left_out.insert(name),
+            if counted.classes.len() < MOST_CLASSES {
+                counted.classes.insert(name)
+            } else {
+                counted.left_out.insert(name)
             };
         }
         counted

@@ -2,7 +2,8 @@
 
 use divvy_core::units::{Bytes, gpus};
 
-/// Thousandths of the most GPUs that a quota, limit or weight may have: 100,000 GPUs.
+/// Thousandths of the most GPUs that a quota, limit or weight may have: 100,000 GPUs. More than any cluster has, and
+/// sums of thousands of such quotas fit 64 bits.
 pub const MOST: u64 = 100_000_000;
 
 /// Returns the memory of so many thousandths of a GPU, rounded down to whole MiB as a fraction's claim is.

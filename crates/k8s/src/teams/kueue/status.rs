@@ -160,9 +160,12 @@ pub fn workload_state(workload: &Value) -> WorkloadState {
         let found = condition(workload, name);
         found.map_or("", |found| text(&found[field])).to_owned()
     };
-    let evicted = is("Evicted").then(|| match is("Preempted") {
-        true => part("Preempted", "message"),
-        false => part("Evicted", "message"),
+    let evicted = is("Evicted").then(|| {
+        if is("Preempted") {
+            part("Preempted", "message")
+        } else {
+            part("Evicted", "message")
+        }
     });
     if is("Finished") {
         return WorkloadState::Finished;

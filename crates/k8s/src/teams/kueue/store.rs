@@ -19,9 +19,12 @@ use crate::base::{cluster, error_output, slices};
 
 /// Of a list in one call; a longer one comes in several.
 const PAGE: u32 = 500;
-/// Writes of one object while its status changes.
+/// Writes of one object while its status changes. Each try reads the object again; twenty lost ones in a row are a
+/// fault of another controller. More than a race needs: each try reads the object again, so many lost ones in a row are
+/// a fault of another controller.
 const WRITES: usize = 20;
-/// The most objects of a kind that are read: more are an error, not a partial answer.
+/// The most objects of a kind that are read: more are an error, not a partial answer. So 40 pages of a list
+/// (client-go), and a bound of the memory.
 const MOST: usize = 20_000;
 
 /// Which of Kueue's API a cluster serves.
@@ -43,9 +46,10 @@ pub async fn served(client: &Client) -> Result<Served, kube::Error> {
     match client.request::<APIGroup>(request).await {
         Ok(group) => {
             let versions: Vec<String> = group.versions.into_iter().map(|one| one.version).collect();
-            Ok(match versions.iter().any(|version| version == VERSION) {
-                true => Served::Ours,
-                false => Served::Other(versions),
+            Ok(if versions.iter().any(|version| version == VERSION) {
+                Served::Ours
+            } else {
+                Served::Other(versions)
             })
         }
         Err(error) if cluster::is_missing(&error) => Ok(Served::Absent),
@@ -321,9 +325,10 @@ fn internal(error: &serde_json::Error) -> Error {
 fn of_kueue(error: kube::Error, what: &str) -> Error {
     let unreachable = matches!(&error, kube::Error::Api(status) if status.message.contains("failed calling webhook"));
     let error = error_output::of_kube(error, what);
-    match unreachable {
-        true => error.hint("check with `kubectl get pods -n kueue-system` that Kueue runs, then repeat the command"),
-        false => error,
+    if unreachable {
+        error.hint("check with `kubectl get pods -n kueue-system` that Kueue runs, then repeat the command")
+    } else {
+        error
     }
 }
 

@@ -52,11 +52,10 @@ pub async fn print(args: &ConfigArgs, client: &Client) -> Result<(), Error> {
         .flat_map(|own| [args.kueue_namespace.as_str(), own]);
     let spared: Vec<&str> = spared.collect();
     let configuration = configuration::merged(present, &counted, &spared);
-    let shown = match args.configuration {
-        true => configuration,
-        false => {
-            json!({ "managerConfig": { "controllerManagerConfigYaml": yaml(&configuration)? } })
-        }
+    let shown = if args.configuration {
+        configuration
+    } else {
+        json!({ "managerConfig": { "controllerManagerConfigYaml": yaml(&configuration)? } })
     };
     error_output::print(&match (args.output.is_json(), args.configuration) {
         (true, _) => error_output::json("KueueConfiguration", vec![shown])?,

@@ -219,9 +219,10 @@ async fn apply(
 
 async fn write_shared(kueue: &Kueue) -> Result<(), Error> {
     for object in objects::shared() {
-        let kind = match object["kind"] == "Cohort" {
-            true => Kind::Cohort,
-            false => Kind::ResourceFlavor,
+        let kind = if object["kind"] == "Cohort" {
+            Kind::Cohort
+        } else {
+            Kind::ResourceFlavor
         };
         let name = status::name(&object);
         match kueue.get(kind, None, &name).await?.as_ref().map(owner) {

@@ -26,8 +26,10 @@ use crate::teams::kueue::{MANAGER, MARK, QUEUE, quota};
 pub const TRIES: usize = 5;
 /// Kueue removes its finalizer within a second; longer means that it does not run.
 const GONE: Duration = Duration::from_secs(30);
-/// Pods get 30 s to end (`terminationGracePeriodSeconds`), and the Job's controller a while.
+/// Pods get 30 s to end (`terminationGracePeriodSeconds`), and the Job's controller a while. So three times that leaves
+/// room for a busy controller.
 const DRAINED: Duration = Duration::from_secs(90);
+/// So four looks in a second: a shorter pause would be more calls than a user sees.
 const POLL: Duration = Duration::from_millis(250);
 
 pub async fn add(args: &ProjectArgs, client: &Client) -> Result<(), Error> {
@@ -126,9 +128,10 @@ pub async fn remove(args: &RemoveArgs, client: &Client) -> Result<(), Error> {
         Owner::Divvy => {}
         other => return Err(foreign(Kind::ClusterQueue, name, &other)),
     }
-    match args.force {
-        false => refuse_workloads(&kueue, name, |_| true).await?,
-        true => drain(&kueue, name).await?,
+    if args.force {
+        drain(&kueue, name).await?
+    } else {
+        refuse_workloads(&kueue, name, |_| true).await?
     }
     let project = status::project(&queue);
     let mut namespaces: BTreeSet<String> = project
@@ -180,13 +183,14 @@ fn may_complete(queue: &Value, project: &Project) -> Result<(), Error> {
 }
 
 fn refuse_leaving(queue: &Value) -> Result<(), Error> {
-    match queue["metadata"]["deletionTimestamp"].is_null() {
-        true => Ok(()),
-        false => Err(Error::new(
+    if queue["metadata"]["deletionTimestamp"].is_null() {
+        Ok(())
+    } else {
+        Err(Error::new(
             ErrorCode::Conflict,
             format!("the project {} is being removed", status::name(queue)),
         )
-        .hint("wait until `divvy-k8s project ls` does not list it")),
+        .hint("wait until `divvy-k8s project ls` does not list it"))
     }
 }
 
@@ -381,18 +385,16 @@ async fn refuse_workloads(
             Some(format!("{} ({state})", list::workload_name(one)))
         }));
     }
-    match found.is_empty() {
-        true => Ok(()),
-        false => {
-            let hint =
-                format!("delete them, or evict them: divvy-k8s project rm {project} --force");
-            let message = format!(
-                "the project {project} has {} workloads: {}",
-                found.len(),
-                few(&found)
-            );
-            Err(Error::new(ErrorCode::Conflict, message).hint(hint))
-        }
+    if found.is_empty() {
+        Ok(())
+    } else {
+        let hint = format!("delete them, or evict them: divvy-k8s project rm {project} --force");
+        let message = format!(
+            "the project {project} has {} workloads: {}",
+            found.len(),
+            few(&found)
+        );
+        Err(Error::new(ErrorCode::Conflict, message).hint(hint))
     }
 }
 

@@ -12,7 +12,8 @@ use crate::base::error_output::usage;
 use crate::teams::kueue::objects::{Department, Project};
 use crate::teams::kueue::{ROOT, quota};
 
-/// The namespaces of one project: each is a LocalQueue, written one after the other.
+/// The namespaces of one project: each is a LocalQueue, written one after the other. More would take longer than a
+/// command may, with an answer of the API server each.
 const MOST_NAMESPACES: usize = 64;
 /// The weight that Kueue multiplies by.
 const MOST_WEIGHT: u32 = 1_000_000;
@@ -132,12 +133,13 @@ fn amount(flag: &str, text: &str) -> Result<u64, Error> {
     let amount = read
         .map_err(|error| usage(format!("{flag}: {error}"), error.hint()))?
         .thousandths();
-    match amount <= quota::MOST {
-        true => Ok(amount),
-        false => Err(usage(
+    if amount <= quota::MOST {
+        Ok(amount)
+    } else {
+        Err(usage(
             format!("{flag} {text}: more than {} GPUs", gpus(quota::MOST)),
             "use the number of GPUs of the cluster at most",
-        )),
+        ))
     }
 }
 
@@ -159,12 +161,13 @@ fn weight(text: &str) -> Result<u32, Error> {
 fn size(text: &str) -> Result<Bytes, Error> {
     let read = text.parse::<Bytes>();
     let size = read.map_err(|error| usage(format!("--gpu-size {text}: {error}"), error.hint()))?;
-    match (Bytes::gib(2)..=Bytes::gib(4096)).contains(&size) {
-        true => Ok(size),
-        false => Err(usage(
+    if (Bytes::gib(2)..=Bytes::gib(4096)).contains(&size) {
+        Ok(size)
+    } else {
+        Err(usage(
             format!("--gpu-size {text}: not the memory of a GPU"),
             "use 2G to 4T, as `divvy-k8s admin nodes` shows it",
-        )),
+        ))
     }
 }
 

@@ -198,9 +198,10 @@ fn modes(row: &NodeRow) -> String {
         .filter(|(count, _)| *count > 0)
         .map(|(count, word)| format!("{count} {word}"))
         .collect();
-    match words.is_empty() {
-        true => "-".to_owned(),
-        false => words.join(", "),
+    if words.is_empty() {
+        "-".to_owned()
+    } else {
+        words.join(", ")
     }
 }
 

@@ -86,9 +86,10 @@ fn change(name: &str, role: Role, wish: RoleRequest) -> Change {
     };
     Change {
         node: name.to_owned(),
-        role: match by.is_empty() {
-            true => Role::Fractions.as_str(),
-            false => Role::DynamicMig { by: Vec::new() }.as_str(),
+        role: if by.is_empty() {
+            Role::Fractions.as_str()
+        } else {
+            Role::DynamicMig { by: Vec::new() }.as_str()
         },
         changed: by != had,
         role_labels: by,
@@ -98,9 +99,10 @@ fn change(name: &str, role: Role, wish: RoleRequest) -> Change {
 
 fn no_such(unknown: &[&str], by_name: &BTreeMap<&str, &Node>) -> Error {
     let there: Vec<&str> = by_name.keys().copied().collect();
-    let hint = match there.is_empty() {
-        true => "the cluster has no nodes".to_owned(),
-        false => format!("the nodes are {}", there.join(", ")),
+    let hint = if there.is_empty() {
+        "the cluster has no nodes".to_owned()
+    } else {
+        format!("the nodes are {}", there.join(", "))
     };
     let message = format!(
         "unknown node {}; nothing was changed",
@@ -150,9 +152,10 @@ pub fn render(changes: &[Change], format: Format) -> Result<String, Error> {
     Ok(changes
         .iter()
         .map(|change| {
-            let done = match change.changed {
-                true => "changed",
-                false => "unchanged",
+            let done = if change.changed {
+                "changed"
+            } else {
+                "unchanged"
             };
             format!("node/{} {} ({done})\n", change.node, change.role)
         })

@@ -28,13 +28,14 @@ pub fn row(access: &Result<Vec<(Right, bool)>, String>) -> Row {
             format!("{verb} {resource}{part} ({needed_by})")
         })
         .collect();
-    match denied.is_empty() {
-        true => Row::ok(CHECK, READ, "you have the rights for all commands"),
-        false => Row::ok(CHECK, READ, format!("missing rights: {}", few(&denied))).but(
+    if denied.is_empty() {
+        Row::ok(CHECK, READ, "you have the rights for all commands")
+    } else {
+        Row::ok(CHECK, READ, format!("missing rights: {}", few(&denied))).but(
             Status::Warn,
             "the named commands fail with exit code 4",
             "if you need these commands, ask the cluster's administrator for the rights",
-        ),
+        )
     }
 }
 

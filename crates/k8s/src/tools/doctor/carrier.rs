@@ -31,21 +31,23 @@ fn modes(facts: &ClusterFacts) -> Row {
         .filter_map(|slice| slice.spec.node_name.as_deref())
         .collect();
     let list = |nodes: &BTreeSet<&str>| few(&nodes.iter().collect::<Vec<_>>());
-    let found = match claims.is_empty() {
-        true => format!("carrier: {}", list(&carriers)),
-        false => format!("claims: {}; carrier: {}", list(&claims), list(&carriers)),
+    let found = if claims.is_empty() {
+        format!("carrier: {}", list(&carriers))
+    } else {
+        format!("claims: {}; carrier: {}", list(&claims), list(&carriers))
     };
     let both: BTreeSet<&str> = carriers.intersection(&claims).copied().collect();
-    match both.is_empty() {
-        true => Row::ok(CHECK, READ, found),
-        false => Row::ok(CHECK, READ, found).but(
+    if both.is_empty() {
+        Row::ok(CHECK, READ, found)
+    } else {
+        Row::ok(CHECK, READ, found).but(
             Status::Warn,
             format!(
                 "both modes offer the GPUs of {}: the node changes its mode, or its pod is down",
                 list(&both)
             ),
             "see the events of the node, and the log of its pod's container `plugin`",
-        ),
+        )
     }
 }
 
@@ -82,13 +84,14 @@ fn shares(facts: &ClusterFacts) -> Row {
         }
     }
     let found = format!("{} GPUs on {} nodes", all(facts).len(), names.len());
-    match troubles.is_empty() {
-        true => Row::ok(CHECK, READ, found),
-        false => Row::ok(CHECK, READ, format!("{found}; with problems: {}", few(&troubles))).but(
+    if troubles.is_empty() {
+        Row::ok(CHECK, READ, found)
+    } else {
+        Row::ok(CHECK, READ, format!("{found}; with problems: {}", few(&troubles))).but(
             Status::Warn,
             "reservation pods get no GPU on these nodes",
             "run NVIDIA's device plugin on these nodes, with whole GPUs (no replicas, no MIG strategy)",
-        ),
+        )
     }
 }
 
@@ -139,17 +142,18 @@ fn carriers(facts: &ClusterFacts) -> Row {
             "delete these pods: their reservation pod was deleted or evicted",
         );
     }
-    match pending.is_empty() {
-        true => Row::ok(
+    if pending.is_empty() {
+        Row::ok(
             CHECK,
             READ,
             format!("{} reservation pods hold a GPU each", ours.len()),
-        ),
-        false => Row::ok(CHECK, READ, format!("waiting for a GPU: {}", few(&pending))).but(
+        )
+    } else {
+        Row::ok(CHECK, READ, format!("waiting for a GPU: {}", few(&pending))).but(
             Status::Warn,
             "all GPUs that reservation pods may use are taken",
             format!("kubectl -n {NAMESPACE} describe pods; then add GPUs, or delete pods"),
-        ),
+        )
     }
 }
 
@@ -168,13 +172,14 @@ fn waiting(facts: &ClusterFacts) -> Row {
     Row::ok(
         CHECK,
         READ,
-        match gated.is_empty() {
-            true => "no pod waits for a GPU fraction".to_owned(),
-            false => format!(
+        if gated.is_empty() {
+            "no pod waits for a GPU fraction".to_owned()
+        } else {
+            format!(
                 "{} pods wait for a GPU fraction: {}",
                 gated.len(),
                 few(&gated)
-            ),
+            )
         },
     )
 }

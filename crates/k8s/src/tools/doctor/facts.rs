@@ -35,7 +35,8 @@ use crate::tools::views::node_exec;
 /// The value, or the reason why it could not be read.
 pub type Read<T> = Result<T, String>;
 
-/// Time for one node's daemon.
+/// Time for one node's daemon. A healthy daemon answers within milliseconds; a hung one would hold up the report of all
+/// nodes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The facts from which the rows are made.
@@ -214,9 +215,10 @@ async fn gates(client: &Client) -> Read<BTreeMap<String, bool>> {
         .map_err(|error| error.to_string())?;
     let text = client.request_text(request).await.map_err(said)?;
     let gates = version::gates(&text);
-    match gates.is_empty() {
-        true => Err("its metrics list no feature gates".to_owned()),
-        false => Ok(gates),
+    if gates.is_empty() {
+        Err("its metrics list no feature gates".to_owned())
+    } else {
+        Ok(gates)
     }
 }
 
@@ -276,9 +278,10 @@ fn judged(message: String) -> Probe {
     if message.contains("failed calling webhook") || message.contains("failed to call webhook") {
         return Probe::Unreachable(message);
     }
-    match message.contains("admission webhook") {
-        true => Probe::Refused(message),
-        false => Probe::Untried(message),
+    if message.contains("admission webhook") {
+        Probe::Refused(message)
+    } else {
+        Probe::Untried(message)
     }
 }
 
@@ -292,13 +295,10 @@ pub fn opted_in(namespace: &Namespace) -> Option<&str> {
 /// Asks the daemon of each node, over its pod.
 async fn daemons(client: &Client, system: &str) -> Read<BTreeMap<String, Read<()>>> {
     let is_allowed = node_exec::is_allowed(client, system).await;
-    match is_allowed.map_err(|error| error.message)? {
-        true => {}
-        false => {
-            return Err(format!(
-                "you may not create pods/exec in namespace {system}"
-            ));
-        }
+    if !(is_allowed.map_err(|error| error.message)?) {
+        return Err(format!(
+            "you may not create pods/exec in namespace {system}"
+        ));
     }
     let pods = node_exec::node_pods(client, system).await;
     let pods = pods.map_err(|error| error.message)?;

@@ -33,13 +33,18 @@ pub fn rows(facts: &ClusterFacts) -> Vec<Row> {
                 let counted =
                     Counted::of(&inventory_of(slices), Counted::serves_nvidia_gpu(classes));
                 let found = problems(configuration, &counted);
-                match found.is_empty() {
-                    true => Row::ok(CHECK, READ, "Kueue counts the GPU memory of claims and of MIG requests"),
-                    false => Row::ok(CHECK, READ, found.join("; ")).but(
+                if found.is_empty() {
+                    Row::ok(
+                        CHECK,
+                        READ,
+                        "Kueue counts the GPU memory of claims and of MIG requests",
+                    )
+                } else {
+                    Row::ok(CHECK, READ, found.join("; ")).but(
                         Status::Warn,
                         "Kueue does not admit workloads with such requests to projects",
                         "divvy-k8s project config > values.yaml, then helm upgrade kueue with these values",
-                    ),
+                    )
                 }
             }
             (Ok(None), ..) => Row::unknown(

@@ -185,12 +185,13 @@ fn plugin(facts: &ClusterFacts, ours: &[&Node]) -> Row {
                 .filter(|set| is_plugin(set))
                 .map(called)
                 .collect();
-            let found = match plugins.is_empty() {
-                true => "NVIDIA's device plugin is not in this cluster".to_owned(),
-                false => format!(
+            let found = if plugins.is_empty() {
+                "NVIDIA's device plugin is not in this cluster".to_owned()
+            } else {
+                format!(
                     "{} runs, but allocates no GPU of Divvy's nodes",
                     few(&plugins)
-                ),
+                )
             };
             Row::ok(CHECK, READ, found)
         }
@@ -240,17 +241,18 @@ fn kubelets(ours: &[&Node], facts: &ClusterFacts) -> Row {
             old.push(format!("{} ({})", name(node), or_none(version)));
         }
     }
-    match old.is_empty() {
-        true => Row::ok(
+    if old.is_empty() {
+        Row::ok(
             CHECK,
             READ,
             "the kubelets of all Divvy nodes are new enough",
-        ),
-        false => Row::ok(CHECK, READ, format!("too old or unknown: {}", few(&old))).but(
+        )
+    } else {
+        Row::ok(CHECK, READ, format!("too old or unknown: {}", few(&old))).but(
             Status::Fail,
             "pods with claims do not start on these nodes",
             "upgrade the nodes to 1.34 or newer (1.36 for all features), or use carrier mode",
-        ),
+        )
     }
 }
 
@@ -310,10 +312,7 @@ fn info(node: &Node, which: fn(&k8s_openapi::api::core::v1::NodeSystemInfo) -> &
 }
 
 fn or_none(text: &str) -> &str {
-    match text.is_empty() {
-        true => "unknown",
-        false => text,
-    }
+    if text.is_empty() { "unknown" } else { text }
 }
 
 /// Whether any pod can take all GPUs by setting a variable.
@@ -351,16 +350,15 @@ fn variable(facts: &ClusterFacts) -> Row {
         })
         .map(|set| called(set))
         .collect();
-    match open.is_empty() {
-        true => Row::ok(CHECK, READ, "off in NVIDIA's container toolkit"),
-        false => {
-            let open: Vec<String> = open.into_iter().collect();
-            Row::ok(CHECK, READ, format!("on in {}", few(&open))).but(
-                Status::Warn,
-                means,
-                format!("set {BY_VARIABLE}=false in these DaemonSets (GPU Operator: toolkit.env)"),
-            )
-        }
+    if open.is_empty() {
+        Row::ok(CHECK, READ, "off in NVIDIA's container toolkit")
+    } else {
+        let open: Vec<String> = open.into_iter().collect();
+        Row::ok(CHECK, READ, format!("on in {}", few(&open))).but(
+            Status::Warn,
+            means,
+            format!("set {BY_VARIABLE}=false in these DaemonSets (GPU Operator: toolkit.env)"),
+        )
     }
 }
 

@@ -48,9 +48,10 @@ fn host_pid(facts: &ClusterFacts) -> Row {
         let host_pid = pod.spec.as_ref().and_then(|spec| spec.host_pid);
         (marked || is_held(pod)) && host_pid == Some(true)
     });
-    match these.is_empty() {
-        true => Row::ok(CHECK, READ, "no pod with a GPU fraction has hostPID"),
-        false => Row::ok(
+    if these.is_empty() {
+        Row::ok(CHECK, READ, "no pod with a GPU fraction has hostPID")
+    } else {
+        Row::ok(
             CHECK,
             READ,
             format!("hostPID is set, but not needed: {}", few(&these)),
@@ -59,7 +60,7 @@ fn host_pid(facts: &ClusterFacts) -> Row {
             Status::Warn,
             "these pods see every process of their node, and Pod Security Standards reject them",
             "remove hostPID from these pods",
-        ),
+        )
     }
 }
 
@@ -74,9 +75,14 @@ fn past_the_claim(facts: &ClusterFacts) -> Row {
         let elsewhere = pod.metadata.namespace.as_deref() != Some(facts.system.as_str());
         elsewhere && !has_gpus(pod) && sets_gpus(pod)
     });
-    match these.is_empty() {
-        true => Row::ok(CHECK, READ, "no pod requests GPUs through an environment variable"),
-        false => Row::ok(
+    if these.is_empty() {
+        Row::ok(
+            CHECK,
+            READ,
+            "no pod requests GPUs through an environment variable",
+        )
+    } else {
+        Row::ok(
             CHECK,
             READ,
             format!(
@@ -88,7 +94,7 @@ fn past_the_claim(facts: &ClusterFacts) -> Row {
             Status::Warn,
             "if the container toolkit allows it, these pods use GPUs that the scheduler allocates to other pods",
             "monitoring pods are fine; otherwise turn the variable off, see nodes.gpus-by-variable",
-        ),
+        )
     }
 }
 

@@ -33,16 +33,17 @@ fn classes(facts: &ClusterFacts) -> Row {
         .iter()
         .filter(|name| !there.contains(name.as_str()))
         .collect();
-    match missing.is_empty() {
-        true => Row::ok(CHECK, READ, format!("all {} exist", wanted.len())),
-        false => Row::ok(CHECK, READ, format!("missing: {}", few(&missing))).but(
+    if missing.is_empty() {
+        Row::ok(CHECK, READ, format!("all {} exist", wanted.len()))
+    } else {
+        Row::ok(CHECK, READ, format!("missing: {}", few(&missing))).but(
             Status::Fail,
             "pods that request such a device stay Pending",
             format!(
                 "the controller creates them, see its log: kubectl -n {} logs -l app.kubernetes.io/component=reconciler",
                 facts.system
             ),
-        ),
+        )
     }
 }
 

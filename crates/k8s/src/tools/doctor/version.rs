@@ -112,13 +112,14 @@ pub fn server(
                 format!("turn on {list} in API server, scheduler, controller manager and kubelets, or {CARRIERS}"),
             );
         }
-        return match (major, minor, patch) >= WANTED {
-            true => row(found),
-            false => row(found).but(
+        return if (major, minor, patch) >= WANTED {
+            row(found)
+        } else {
+            row(found).but(
                 Status::Warn,
                 "if one GPU has MIG instances and fractions, the scheduler may allocate it twice (kubernetes#139040); the node then refuses the second pod",
                 "upgrade to 1.36.2 or newer, or use each GPU either for MIG instances or for fractions",
-            ),
+            )
         };
     }
     if (major, minor) >= WITH_GATES {
@@ -138,17 +139,18 @@ pub fn server(
             format!("upgrade to 1.36.2, or {CARRIERS}, or turn on {list} in all components (not possible in managed clusters)"),
         );
     }
-    match (major, minor) >= FOR_CARRIERS {
-        true => row(found).but(
+    if (major, minor) >= FOR_CARRIERS {
+        row(found).but(
             Status::Fail,
             "this release has no claims for GPU fractions",
             format!("upgrade to 1.36.2, or {CARRIERS}"),
-        ),
-        false => row(found).but(
+        )
+    } else {
+        row(found).but(
             Status::Fail,
             "this release supports neither claims for GPU fractions nor carrier mode",
             "upgrade to 1.36.2; carrier mode needs 1.30",
-        ),
+        )
     }
 }
 

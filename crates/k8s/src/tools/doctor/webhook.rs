@@ -49,13 +49,21 @@ fn configuration(facts: &ClusterFacts) -> Row {
         );
     }
     let lenient = named(|webhook| webhook.failure_policy.as_deref() == Some("Ignore"));
-    match lenient.is_empty() {
-        true => Row::ok(CHECK, READ, format!("{} webhooks, with caBundle and failurePolicy Fail", ours.len())),
-        false => Row::ok(CHECK, READ, format!("failurePolicy is Ignore: {}", few(&lenient))).but(
+    if lenient.is_empty() {
+        Row::ok(
+            CHECK,
+            READ,
+            format!(
+                "{} webhooks, with caBundle and failurePolicy Fail",
+                ours.len()
+            ),
+        )
+    } else {
+        Row::ok(CHECK, READ, format!("failurePolicy is Ignore: {}", few(&lenient))).but(
             Status::Warn,
             "while the webhook is unavailable, a pod that requests a GPU fraction and nvidia.com/gpu gets a whole GPU without a limit",
             "set failurePolicy: Fail; it affects only pods that request a GPU fraction",
-        ),
+        )
     }
 }
 
@@ -72,8 +80,8 @@ fn namespaces(facts: &ClusterFacts) -> Row {
         Err(why) => return Row::unknown(CHECK, READ, why),
     };
     let opted: Vec<&str> = all.iter().filter_map(opted_in).collect();
-    match opted.is_empty() {
-        true => Row::ok(
+    if opted.is_empty() {
+        Row::ok(
             CHECK,
             READ,
             format!("no namespace has {}={}", OPT_IN.0, OPT_IN.1),
@@ -82,12 +90,13 @@ fn namespaces(facts: &ClusterFacts) -> Row {
             Status::Warn,
             "the webhook receives no pods",
             format!("kubectl label namespace NAME {}={}", OPT_IN.0, OPT_IN.1),
-        ),
-        false => Row::ok(
+        )
+    } else {
+        Row::ok(
             CHECK,
             READ,
             format!("{} with the label: {}", opted.len(), few(&opted)),
-        ),
+        )
     }
 }
 

@@ -93,12 +93,13 @@ fn gpus(text: &str) -> Result<Amount, Error> {
             "write a fraction below 1 such as 0.25, or a whole number of GPUs",
         )
     };
-    let quantity: Option<Quantity> = match text
+    let quantity: Option<Quantity> = if text
         .bytes()
         .all(|byte| byte.is_ascii_digit() || byte == b'.')
     {
-        true => text.parse().ok(),
-        false => None,
+        text.parse().ok()
+    } else {
+        None
     };
     let quantity =
         quantity.ok_or_else(|| wrong(format!("--gpu: `{text}` is not an amount of GPUs")))?;
@@ -193,12 +194,13 @@ impl Submission {
                 })?;
             }
         }
-        match self.image.trim().is_empty() {
-            true => Err(usage(
+        if self.image.trim().is_empty() {
+            Err(usage(
                 "the image name is empty",
                 "write the image after the flags",
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 

@@ -63,12 +63,13 @@ fn of_container(container: &ContainerStatus) -> Option<Stage> {
                 end.reason.as_deref(),
                 Some("ContainerCannotRun" | "StartError")
             );
-            Some(match never_ran {
-                true => Stage::Lost(or(
+            Some(if never_ran {
+                Stage::Lost(or(
                     end.message.clone().unwrap_or_default(),
                     "the container's program could not start",
-                )),
-                false => Stage::Ended(code),
+                ))
+            } else {
+                Stage::Ended(code)
             })
         }
         ContainerState {
@@ -86,9 +87,10 @@ fn of_container(container: &ContainerStatus) -> Option<Stage> {
                 Some(message) => format!("{reason}: {message}"),
                 None => reason.to_owned(),
             };
-            Some(match FINAL.contains(&reason) {
-                true => Stage::Lost(text),
-                false => Stage::Waits(text),
+            Some(if FINAL.contains(&reason) {
+                Stage::Lost(text)
+            } else {
+                Stage::Waits(text)
             })
         }
         _ => None,
@@ -111,9 +113,10 @@ fn unscheduled(pod: &Pod) -> String {
 }
 
 fn or(text: String, otherwise: &str) -> String {
-    match text.is_empty() {
-        true => otherwise.to_owned(),
-        false => text,
+    if text.is_empty() {
+        otherwise.to_owned()
+    } else {
+        text
     }
 }
 

@@ -13,7 +13,8 @@ use crate::base::claim::DRIVER;
 use crate::node::is_registration_socket;
 use crate::node::reservation::registration::is_plugin_socket;
 
-/// Between two looks whether the daemon has ended.
+/// Between two looks whether the daemon has ended. A daemon ends within seconds; so the wait is half a second too long
+/// at most.
 const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(clap::Args)]
@@ -47,9 +48,10 @@ pub async fn run(args: &Args) -> Result<String, Error> {
         sleep(LOOK).await;
     }
     let removed = remove(&args.root, &args.kubelet_dir, args.keep_state)?;
-    Ok(match removed.is_empty() {
-        true => "nothing to remove".to_owned(),
-        false => format!("removed {}", removed.join(", ")),
+    Ok(if removed.is_empty() {
+        "nothing to remove".to_owned()
+    } else {
+        format!("removed {}", removed.join(", "))
     })
 }
 
@@ -177,9 +179,10 @@ mod tests {
         while let Some(folder) = folders.pop() {
             for entry in fs::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();
-                match path.is_dir() {
-                    true => folders.push(path),
-                    false => left.push(path.strip_prefix(root).unwrap().display().to_string()),
+                if path.is_dir() {
+                    folders.push(path)
+                } else {
+                    left.push(path.strip_prefix(root).unwrap().display().to_string())
                 }
             }
         }

@@ -13,7 +13,7 @@ use crate::base::cluster::for_each;
 use crate::base::error_output;
 use crate::carrier::{LABEL, pod::units};
 
-/// Pods that a text names; the others are counted.
+/// Pods that a text names; the others are counted. A longer list would not fit a screen.
 const NAMED: usize = 20;
 
 /// # Errors

@@ -21,7 +21,8 @@ use crate::base::pod_request::Size;
 use crate::base::slices::{FRACTION, MEMORY, MIG, TYPE, bytes};
 use crate::controller::capacity::{capacity, held, newest};
 
-/// Most letters of a job's name in the daemon (`LONGEST_NAME`); the name of a claim's job is cut there.
+/// Most letters of a job's name in the daemon (`LONGEST_NAME`); the name of a claim's job is cut there. It must be the
+/// daemon's, so that both names are the same.
 const LONGEST_JOB: usize = 200;
 
 /// One GPU of a node.

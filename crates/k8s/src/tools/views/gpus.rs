@@ -7,7 +7,7 @@ use divvy_cli::text;
 
 use super::cluster::{ClusterGpu, Holder};
 
-/// Most holders of a GPU that a note names.
+/// Most holders of a GPU that a note names. A longer note would not fit a line; `-o json` has all.
 const MOST_NAMED: usize = 4;
 
 /// One row a GPU.
@@ -81,9 +81,10 @@ pub fn figures(figures: &[Option<u64>]) -> String {
 /// Problems, then holders.
 fn note(gpu: &ClusterGpu, view: View) -> String {
     let problem = gpu.problem.as_deref().map(text::clean);
-    let shown = match view.wide {
-        true => gpu.holders.len(),
-        false => MOST_NAMED,
+    let shown = if view.wide {
+        gpu.holders.len()
+    } else {
+        MOST_NAMED
     };
     let holder = |holder: &Holder| {
         let name = match holder.pods.as_slice() {

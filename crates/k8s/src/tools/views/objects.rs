@@ -98,15 +98,17 @@ pub async fn read(client: &Client, wanted: &Wanted) -> Result<Objects, Error> {
         async { list_all::<ResourceSlice>(&Api::all(client.clone()), None).await },
         async { list_all::<ResourceClaim>(&api(client, namespace), None).await },
         async {
-            match wanted.pods {
-                true => list_all::<Pod>(&api(client, namespace), None).await,
-                false => Ok(Vec::new()),
+            if wanted.pods {
+                list_all::<Pod>(&api(client, namespace), None).await
+            } else {
+                Ok(Vec::new())
             }
         },
         async {
-            match wanted.pods {
-                true => reasons(client, namespace).await,
-                false => BTreeMap::new(),
+            if wanted.pods {
+                reasons(client, namespace).await
+            } else {
+                BTreeMap::new()
             }
         },
         boards(client, &wanted.nodes),
@@ -120,25 +122,23 @@ pub async fn read(client: &Client, wanted: &Wanted) -> Result<Objects, Error> {
         || "of all namespaces".to_owned(),
         |name| format!("in namespace {name}"),
     );
-    match wanted.pods {
-        false => {
-            let what = format!("list ResourceClaims {of}");
-            objects.claims = readable(claims, &what, &mut objects.notes)?;
-        }
+    if wanted.pods {
         // The view is about them.
-        true => {
-            let what = format!("list ResourceClaims {of}");
-            let narrower = |error: Error| match (error.code, namespace) {
-                (ErrorCode::NotAllowed, None) => {
-                    error.hint("name a namespace of yours with -n NAMESPACE")
-                }
-                _ => error,
-            };
-            let claims = claims.map_err(|error| narrower(of_kube(error, &what)))?;
-            objects.claims = Some(claims);
-            let what = format!("list pods {of}");
-            objects.pods = pods.map_err(|error| narrower(of_kube(error, &what)))?;
-        }
+
+        let what = format!("list ResourceClaims {of}");
+        let narrower = |error: Error| match (error.code, namespace) {
+            (ErrorCode::NotAllowed, None) => {
+                error.hint("name a namespace of yours with -n NAMESPACE")
+            }
+            _ => error,
+        };
+        let claims = claims.map_err(|error| narrower(of_kube(error, &what)))?;
+        objects.claims = Some(claims);
+        let what = format!("list pods {of}");
+        objects.pods = pods.map_err(|error| narrower(of_kube(error, &what)))?;
+    } else {
+        let what = format!("list ResourceClaims {of}");
+        objects.claims = readable(claims, &what, &mut objects.notes)?;
     }
     objects.reasons = reasons;
     match boards {

@@ -8,7 +8,7 @@ use divvy_cli::text;
 use super::cluster::ClusterPod;
 use super::gpus::figures;
 
-/// The place of the column STATE.
+/// The place of the column STATE. It must follow the order of the columns below.
 const STATE: usize = 5;
 
 /// One row a pod.
@@ -45,9 +45,10 @@ fn row(pod: &ClusterPod, view: View) -> Vec<String> {
     let absent = || "–".to_owned();
     let devices = pod.devices.iter().map(|device| {
         let index = device.gpu.map_or_else(absent, |index| index.to_string());
-        match device.part.contains('@') {
-            true => format!("{index}.{}", device.part),
-            false => index,
+        if device.part.contains('@') {
+            format!("{index}.{}", device.part)
+        } else {
+            index
         }
     });
     let mut devices: Vec<String> = devices.collect();
@@ -66,9 +67,10 @@ fn row(pod: &ClusterPod, view: View) -> Vec<String> {
         text::clean(&pod.namespace),
         text::clean(&pod.pod),
         pod.node.as_deref().map_or_else(absent, text::clean),
-        match devices.is_empty() {
-            true => absent(),
-            false => devices.join(","),
+        if devices.is_empty() {
+            absent()
+        } else {
+            devices.join(",")
         },
         pod.request.clone(),
         pod.state.to_owned(),

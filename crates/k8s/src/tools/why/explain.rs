@@ -19,9 +19,9 @@ use crate::teams::kueue::status::{self, WorkloadState};
 use crate::teams::kueue::{GATE, quota};
 use crate::teams::project::workload_name;
 
-/// Events that are shown.
+/// Events that are shown. The newest tell the state; a longer list hides the reason above.
 const EVENTS: usize = 3;
-/// Projects that are named.
+/// Projects that are named. A line; a longer list hides the reason.
 const NAMED: usize = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -440,12 +440,13 @@ fn unscheduled(pod: &Pod, facts: &Facts) -> Finding {
         return Finding::waits(HeldBy::Scheduler, event.message.clone().unwrap_or_default())
             .line("scheduler", scheduler);
     }
-    match scheduler.is_empty() {
-        true => Finding::waits(
+    if scheduler.is_empty() {
+        Finding::waits(
             HeldBy::Scheduler,
             "the scheduler has not tried to place it yet",
-        ),
-        false => Finding::waits(HeldBy::Scheduler, scheduler),
+        )
+    } else {
+        Finding::waits(HeldBy::Scheduler, scheduler)
     }
 }
 
@@ -486,9 +487,10 @@ fn starting(pod: &Pod, facts: &Facts) -> Finding {
                 .line("node", "kubelet tries again 60 to 90 s later")
                 .line("gpu", placed(facts.claim.as_ref()));
         }
-        let summary = match said.contains("not registered") {
-            true => format!("the DRA driver of the node {node} does not run"),
-            false => format!("the node {node} cannot prepare its GPU"),
+        let summary = if said.contains("not registered") {
+            format!("the DRA driver of the node {node} does not run")
+        } else {
+            format!("the node {node} cannot prepare its GPU")
         };
         return Finding::waits(HeldBy::Node, summary)
             .state(State::Starting)

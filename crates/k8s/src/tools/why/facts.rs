@@ -19,9 +19,11 @@ use crate::teams::kueue::status::{self, Usage};
 use crate::teams::kueue::store::{Kueue, Served, served};
 use crate::tools::doctor::opted_in;
 
-/// Events of one object that are read.
+/// Events of one object that are read. Kubernetes merges repeated ones, so that 50 are days of a pod; only
+/// [`super::explain`]'s few are shown.
 const EVENTS: u32 = 50;
-/// Pods of a Job that are read, and objects of a kind that may own pods of another one.
+/// Pods of a Job that are read, and objects of a kind that may own pods of another one. One page of a list (client-go),
+/// so that a large Job costs one call.
 pub(super) const PODS: u32 = 500;
 
 /// What is asked about.
@@ -204,9 +206,10 @@ async fn node_problem(client: &Client, name: &str) -> Option<String> {
     (ready.status != "True").then(|| {
         let message = ready.message.unwrap_or_default();
         let message = message.trim_end_matches('.');
-        match message.is_empty() {
-            true => ready.reason.unwrap_or_default(),
-            false => message.to_owned(),
+        if message.is_empty() {
+            ready.reason.unwrap_or_default()
+        } else {
+            message.to_owned()
         }
     })
 }

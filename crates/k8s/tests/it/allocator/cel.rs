@@ -47,9 +47,10 @@ fn joined(
     decides: bool,
 ) -> Result<Value, String> {
     let decided = Ok(Value::Bool(decides));
-    match left == decided || right == decided {
-        true => decided,
-        false => left.and(right),
+    if left == decided || right == decided {
+        decided
+    } else {
+        left.and(right)
     }
 }
 
@@ -222,9 +223,10 @@ impl Reader<'_> {
 
     /// What a device calls it: names of its driver's own domain go without it.
     fn key(&self, domain: &str, name: &str) -> String {
-        match domain == self.driver {
-            true => name.to_owned(),
-            false => format!("{domain}/{name}"),
+        if domain == self.driver {
+            name.to_owned()
+        } else {
+            format!("{domain}/{name}")
         }
     }
 }

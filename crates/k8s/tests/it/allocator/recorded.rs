@@ -212,16 +212,14 @@ fn d6_alternatives_are_instances_while_there_are_places_and_then_parts() {
         let got = given.map(|given| given.map(|given| given[0].request.clone()));
         let got = got.each_ref().map(|request| request.as_deref());
         let part = Some("gpu-0/part");
-        let expected = match is_recorded {
-            true => {
-                let mig = Some("gpu-0/mig-2g-20gb");
-                [mig, mig, mig, part, part, part, None, None]
-            }
+        let expected = if is_recorded {
+            let mig = Some("gpu-0/mig-2g-20gb");
+            [mig, mig, mig, part, part, part, None, None]
+        } else {
             // The smallest that has 15 GiB is one compute slice, which was not written down then, and there are four of it.
-            false => {
-                let mig = Some("gpu-0/mig-1g-20gb");
-                [mig, mig, mig, mig, part, part, part, None]
-            }
+
+            let mig = Some("gpu-0/mig-1g-20gb");
+            [mig, mig, mig, mig, part, part, part, None]
         };
         assert_eq!(got, expected);
     }

@@ -322,7 +322,7 @@ fn a_gpu_that_is_not_well_is_marked_or_left_out() {
 }
 
 #[test]
-fn nothing_is_published_where_somebody_elses_instance_lies() {
+fn no_device_is_published_in_the_place_of_an_unmanaged_instance() {
     let mut carved = carving("h100-80gb");
     carved.taken = vec![place(&carved.table, "3g.40gb", 0)];
     let layout = Layout::of(&carved.table, carved.taken.iter().copied());

@@ -269,9 +269,10 @@ async fn post(shared: &Arc<Shared>, client: &Value, review: &Value) -> Result<Va
     let mut state = shared.state.lock().unwrap();
     state.idle.entry(whose).or_default().push(sender);
     drop(state);
-    match status.is_success() {
-        true => serde_json::from_slice(&body.to_bytes()).map_err(|error| text(&error)),
-        false => Err(format!("it answers {status}")),
+    if status.is_success() {
+        serde_json::from_slice(&body.to_bytes()).map_err(|error| text(&error))
+    } else {
+        Err(format!("it answers {status}"))
     }
 }
 

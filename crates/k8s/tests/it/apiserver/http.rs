@@ -35,9 +35,10 @@ pub async fn answer(
         .await
         .unwrap_or_default();
     // What clients apply may be YAML, of which JSON is a part.
-    let body: Value = match whole.is_empty() {
-        true => Value::Null,
-        false => yaml_serde::from_slice(&whole).unwrap_or_default(),
+    let body: Value = if whole.is_empty() {
+        Value::Null
+    } else {
+        yaml_serde::from_slice(&whole).unwrap_or_default()
     };
     let writes = !matches!(method, Method::GET);
     let exec = path.strip_suffix("/exec").map(str::to_owned);
@@ -102,14 +103,14 @@ async fn serve(
         {
             let from = query.get("resourceVersion").map(String::as_str);
             let wish = Wish {
-                from: match query
+                from: if query
                     .get("sendInitialEvents")
                     .is_some_and(|value| value == "true")
                 {
-                    true => None,
-                    false => from
-                        .and_then(|from| from.parse().ok())
-                        .filter(|from| *from > 0),
+                    None
+                } else {
+                    from.and_then(|from| from.parse().ok())
+                        .filter(|from| *from > 0)
                 },
                 marks_the_beginning: query.contains_key("sendInitialEvents"),
                 seconds: query

@@ -28,9 +28,10 @@ fn normalized(mut answer: Value) -> Value {
 
 async fn call(client: &kube::Client, recorded: &Value, known: &[(&str, String)]) -> (u16, Value) {
     let text = |field: &str| recorded[field].as_str().unwrap_or_default().to_owned();
-    let mut body = match recorded["body"].is_null() {
-        true => String::new(),
-        false => recorded["body"].to_string(),
+    let mut body = if recorded["body"].is_null() {
+        String::new()
+    } else {
+        recorded["body"].to_string()
     };
     for (name, value) in known {
         body = body.replace(name, value);

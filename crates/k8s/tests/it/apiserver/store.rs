@@ -215,9 +215,10 @@ impl Store {
         }
         fits(&object)?;
         fill_in(&at.kind, &mut object);
-        match dry {
-            true => Ok(object),
-            false => Ok(self.put(key, object)),
+        if dry {
+            Ok(object)
+        } else {
+            Ok(self.put(key, object))
         }
     }
 
@@ -439,9 +440,10 @@ pub fn api_version(kind: &Kind) -> String {
 }
 
 fn key(at: &Target, name: &str) -> Key {
-    let namespace = match at.kind.namespaced {
-        true => at.namespace.clone(),
-        false => String::new(),
+    let namespace = if at.kind.namespaced {
+        at.namespace.clone()
+    } else {
+        String::new()
     };
     (
         at.kind.group.clone(),

@@ -108,9 +108,10 @@ fn scheduler_of(spec: &Value, pod: &Value) -> String {
     let admitted = injection.map_or_else(|_| pod.clone(), |injection| injection.pod);
     let wants = &spec["variables"][0];
     assert_eq!(wants["name"], "wantsDevices");
-    match matched && holds(&wants["expression"], &admitted) {
-        true => "divvy-scheduler".to_owned(),
-        false => pod["spec"]["schedulerName"].as_str().unwrap().to_owned(),
+    if matched && holds(&wants["expression"], &admitted) {
+        "divvy-scheduler".to_owned()
+    } else {
+        pod["spec"]["schedulerName"].as_str().unwrap().to_owned()
     }
 }
 

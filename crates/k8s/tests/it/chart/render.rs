@@ -92,12 +92,11 @@ fn read_files(folder: &Path, files: &mut Vec<(PathBuf, Vec<u8>)>) {
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort();
     for path in paths {
-        match path.is_dir() {
-            true => read_files(&path, files),
-            false => {
-                let text = fs::read(&path).expect("the chart can be read");
-                files.push((path, text));
-            }
+        if path.is_dir() {
+            read_files(&path, files)
+        } else {
+            let text = fs::read(&path).expect("the chart can be read");
+            files.push((path, text));
         }
     }
 }

@@ -48,7 +48,7 @@ async fn a_replica_is_ready_from_when_it_has_seen_the_cluster_also_while_the_api
 }
 
 #[tokio::test]
-async fn without_somebody_to_tell_whom_to_trust_a_replica_is_not_ready() {
+async fn a_replica_without_a_published_authority_is_not_ready() {
     let cluster = Cluster::new();
     let server = &cluster.server;
     server.remove("mutatingwebhookconfigurations", "", "divvy");

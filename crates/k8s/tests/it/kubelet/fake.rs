@@ -107,9 +107,10 @@ impl Driver {
             .await;
         let mut claims = answer.map_err(|status| said(&status))?.into_inner().claims;
         let answer = claims.remove(&claim.uid).expect("every claim is answered");
-        match answer.error.is_empty() {
-            true => Ok(answer.devices),
-            false => Err(answer.error),
+        if answer.error.is_empty() {
+            Ok(answer.devices)
+        } else {
+            Err(answer.error)
         }
     }
 
@@ -122,9 +123,10 @@ impl Driver {
             .await;
         let mut claims = answer.map_err(|status| said(&status))?.into_inner().claims;
         let answer = claims.remove(&claim.uid).expect("every claim is answered");
-        match answer.error.is_empty() {
-            true => Ok(()),
-            false => Err(answer.error),
+        if answer.error.is_empty() {
+            Ok(())
+        } else {
+            Err(answer.error)
         }
     }
 

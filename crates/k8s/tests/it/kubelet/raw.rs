@@ -37,9 +37,10 @@ pub enum Answer {
 pub fn authority(socket: &Path) -> String {
     let mut text = String::new();
     for byte in socket.to_str().unwrap().bytes() {
-        match byte.is_ascii_alphanumeric() || b"-_.~!$&'()*+,;=:[]@".contains(&byte) {
-            true => text.push(char::from(byte)),
-            false => text.push_str(&format!("%{byte:02X}")),
+        if byte.is_ascii_alphanumeric() || b"-_.~!$&'()*+,;=:[]@".contains(&byte) {
+            text.push(char::from(byte))
+        } else {
+            text.push_str(&format!("%{byte:02X}"))
         }
     }
     text

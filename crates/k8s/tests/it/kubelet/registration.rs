@@ -165,7 +165,7 @@ async fn a_clean_end_takes_the_sockets_away_and_leaves_what_is_held() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn kubelet_is_told_which_devices_are_well_and_when_nobody_knows() {
+async fn kubelet_is_told_which_devices_are_healthy_and_which_unknown() {
     let (mut node, driver) = Node::served("a100-80gb:2").await;
     let mut watch = driver.watch().await;
     let [first, second] = [node.gpu(0).await, node.gpu(1).await];

@@ -392,9 +392,10 @@ fn promtool(page: &str) {
         return;
     };
     // A body of an unknown length comes in chunks; each has a line with its length.
-    let body: String = match page.contains("transfer-encoding: chunked") {
-        true => panic!("the page is one body"),
-        false => body.to_owned(),
+    let body: String = if page.contains("transfer-encoding: chunked") {
+        panic!("the page is one body")
+    } else {
+        body.to_owned()
     };
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(body.as_bytes()).unwrap();

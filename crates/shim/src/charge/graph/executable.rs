@@ -23,9 +23,11 @@ use crate::charge::breakdown::Breakdown;
 use crate::charge::driver_cache::{self, CacheSource, DriverCache, Growth};
 use crate::charge::retry::retry_while;
 
-/// Between two looks whether a stream's work has come to its end.
+/// Between two looks whether a stream's work has come to its end. Work of a graph takes milliseconds: a shorter pause
+/// would only ask the driver more often.
 const PATIENCE: Duration = Duration::from_millis(1);
-/// How often other threads' steady launches are let come to their end.
+/// How often other threads' steady launches are let come to their end. Launches are short, so most end during these; a
+/// thread that was interrupted takes longer, and gets the pauses.
 const YIELDS: usize = 1000;
 
 /// How many executable graphs take memory: all that a launch looks at in a program whose graphs take none. A fork child begins

@@ -16,7 +16,7 @@ use crate::charge::vmm;
 use crate::route::function::driver;
 
 /// Device memory is mapped in pages of this size (the granularity that `cuMemGetAllocationGranularity` answers on all
-/// current GPUs).
+/// current GPUs). A smaller one would charge less than the driver maps.
 const PAGE: u64 = 2 << 20;
 /// How deep graphs may lie in graphs; CUDA has no such limit, and no sane graph comes near.
 const DEPTH: u32 = 64;

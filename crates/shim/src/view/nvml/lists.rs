@@ -21,7 +21,8 @@ use super::{gpu_of, limited};
 use crate::account::ProcessAccount;
 use crate::route::hook::Real;
 
-/// Room for new entries between two calls.
+/// Room for new entries between two calls. Processes that start between two calls, microseconds apart, are few; a list
+/// that is still too short is asked again. So 64 are enough: more would only enlarge each copy.
 const SPARE: usize = 64;
 /// More processes than one GPU has.
 const MOST: usize = 1 << 16;
@@ -293,9 +294,10 @@ fn whole<E: Entry>(
         let count = count as usize;
         match result {
             nvmlReturn_t::SUCCESS => {
-                let stride = match E::IS_WIDER_SOMEWHERE {
-                    true => entries.stride(count),
-                    false => size_of::<E>(),
+                let stride = if E::IS_WIDER_SOMEWHERE {
+                    entries.stride(count)
+                } else {
+                    size_of::<E>()
                 };
                 // SAFETY: any bytes are an entry.
                 return Ok((stride, unsafe { entries.read(count, stride) }));
@@ -410,9 +412,12 @@ mod tests {
                 let mut room = vec![0u64; 2 * stride / 8];
                 let mut count = 2;
                 let mut output = OutputList::of(&raw mut count, room.as_mut_ptr().cast()).unwrap();
-                let rest = |entry: &nvmlProcessInfo_v2_t| match entry.pid == last.pid {
-                    true => rest,
-                    false => [0; WIDEST],
+                let rest = |entry: &nvmlProcessInfo_v2_t| {
+                    if entry.pid == last.pid {
+                        rest
+                    } else {
+                        [0; WIDEST]
+                    }
                 };
                 assert_eq!(output.answer_in(found, rest, &list), nvmlReturn_t::SUCCESS);
                 let bytes: Vec<u8> = room.iter().flat_map(|word| word.to_ne_bytes()).collect();

@@ -30,9 +30,11 @@ const ID: [u8; 16] = [
     0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4,
 ];
 
-/// More words than the table has.
+/// More words than the table has. A larger answer would be of another layout, which is passed on unchanged.
 const MOST_WORDS: usize = 4096;
-/// How often lists are compared before they are found to differ: programs may start and end between two.
+/// How often lists are compared before they are found to differ: programs may start and end between two. Two lists
+/// differ in a row only where processes start all the time; eight times in a row is a difference of layout. More than
+/// once is enough on an idle machine; eight leave room for a busy one.
 const TRIES: usize = 8;
 /// More entries than nvidia-smi has room for; it offers 250 or 500.
 const MOST_ROOM: c_uint = 1 << 16;

@@ -9,6 +9,7 @@ use crate::engine::machine::state::{Locked, State};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
+/// More than tests make; so a leak is found as an error of the state file, whose size is fixed.
 pub const MAX_IPC_EVENTS: usize = 1024;
 
 /// Zeroed memory is a free entry.

@@ -8,6 +8,7 @@ use crate::engine::machine::state::Locked;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
+/// As many as processes: more than tests share, and a leak is found as an error.
 pub const SHARES: usize = 1024;
 
 /// Keys that are not inodes.

@@ -18,6 +18,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+/// Processes of the machine: as many as a slice's ledger has, so that tests can fill that.
 pub const SLOTS: usize = 1024;
 
 /// A place in the queue of a process on a GPU.
@@ -86,9 +87,10 @@ impl ProcessSlot {
 
     /// Bytes that it takes alone.
     pub fn used(&self, gpu: usize) -> u64 {
-        match self.checkpoint_state.is_checkpointed() {
-            true => 0,
-            false => self.checkpointed_bytes(gpu),
+        if self.checkpoint_state.is_checkpointed() {
+            0
+        } else {
+            self.checkpointed_bytes(gpu)
         }
     }
 

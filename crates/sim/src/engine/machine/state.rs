@@ -45,8 +45,10 @@ use std::time::Duration;
 
 const MAGIC: [u8; 8] = *b"divvysim";
 
+/// A change of the layout takes the next number, so that no process maps another's.
 const VERSION: u32 = 10;
 
+/// The kernel's page on x86-64.
 const PAGE: usize = 4096;
 
 /// Where a virtual clock begins, in nanoseconds: later than 0, so that 0 can mean "not yet".

@@ -4,7 +4,8 @@
 use crate::engine::machine::slots::QueuePosition;
 use crate::engine::machine::state::{Locked, State};
 
-/// Longest sleep between two looks: a lost GPU or a killed neighbour is noticed within it.
+/// Longest sleep between two looks: a lost GPU or a killed neighbour is noticed within it. A shorter one would take
+/// processor time from the tests' programs.
 const LOOK_AGAIN_NS: u64 = 10_000_000;
 
 /// A sleep ends so much later than asked, at worst: Linux's timer slack is 50 us, and waking a virtual machine's
@@ -12,7 +13,8 @@ const LOOK_AGAIN_NS: u64 = 10_000_000;
 /// the rest of a wait is spun here too.
 const OVERSHOOT_NS: u64 = 200_000;
 
-/// How long to sleep while other processes have the GPU, for an unknown time.
+/// How long to sleep while other processes have the GPU, for an unknown time. A tenth of what a sleep overshoots, so a
+/// shorter one would gain nothing.
 const NAP_NS: u64 = 20_000;
 
 impl State {

@@ -176,9 +176,10 @@ impl Process {
         }
         let pool = objects.pools.get_mut(handle)?;
         pool.ending = true;
-        match pool.is_over() {
-            true => self.trim_pool(&mut objects, handle, 0),
-            false => Ok(()),
+        if pool.is_over() {
+            self.trim_pool(&mut objects, handle, 0)
+        } else {
+            Ok(())
         }
     }
 }

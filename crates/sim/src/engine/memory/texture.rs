@@ -14,8 +14,10 @@ use divvy_driver::sys::cuda::{
 };
 
 /// Alignment of linear memory read as a texture, and of the rows of pitched memory: what the device attributes say.
+/// `CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT` on all current GPUs (CUDA).
 pub const ALIGNMENT: u64 = 512;
 
+/// `CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT` on all current GPUs (CUDA).
 pub const PITCH_ALIGNMENT: u64 = 32;
 
 /// The most elements of a texture of linear memory; CUDA programming guide, compute capability 7.0 and later.

@@ -21,9 +21,10 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// The minors of the rights to change instances and to watch all of them.
+/// The minors of the rights to change instances and to watch all of them (nv-caps.c of NVIDIA's open kernel modules).
 const CONFIG: u32 = 1;
 
+/// Of the same file of NVIDIA's kernel modules.
 const MONITOR: u32 = 2;
 
 /// Modes of their device files, and of those of instances.

@@ -39,9 +39,10 @@ pub fn mig_uuid(gpu: &[u8; 16], gpu_instance: u32, first_slice: u32) -> [u8; 16]
 /// GPU instances and compute instances that capability files are numbered for (open-gpu-kernel-modules, `nv-caps.c`).
 const NUMBERED_GPU_INSTANCES: u32 = 15;
 
+/// Of the same file of NVIDIA's kernel modules.
 const NUMBERED_COMPUTE_INSTANCES: u32 = 8;
 
-/// Minors 0 to 2 are fabric management, `mig/config` and `mig/monitor`.
+/// Minors 0 to 2 are fabric management, `mig/config` and `mig/monitor`. So NVIDIA's kernel modules number them.
 const FIRST_MINOR: u32 = 3;
 
 /// The minor of the capability file of a GPU instance, on the GPU of this minor.

@@ -11,6 +11,7 @@ use crate::model::MAX_GPUS;
 /// capability files have room for (nv-caps.c of NVIDIA's open kernel modules).
 pub const GPU_INSTANCES: usize = 15;
 
+/// Of the same file of NVIDIA's kernel modules.
 pub const COMPUTE_INSTANCES: usize = 8;
 
 /// Partitions of one GPU.

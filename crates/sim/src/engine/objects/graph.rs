@@ -292,9 +292,10 @@ impl Graphs {
             let node = self.nodes.insert(Node {
                 graph,
                 local_id: copies.len() as u32,
-                operation: match step.is_enabled {
-                    true => step.operation.clone(),
-                    false => Arc::new(Operation::Empty),
+                operation: if step.is_enabled {
+                    step.operation.clone()
+                } else {
+                    Arc::new(Operation::Empty)
                 },
                 dependencies: Vec::new(),
                 original: Some(step.node),

@@ -39,10 +39,13 @@ impl<T> Handle<T> {
     }
 }
 
+/// Below it are four bits that are zero, so that handles look aligned as pointers do.
 const INDEX_SHIFT: u32 = 4;
 
+/// So 24 bits are left for the index: more objects than memory holds.
 const GENERATION_SHIFT: u32 = 28;
 
+/// So 16 bits are left for the generation, which tells a handle from that of a freed object.
 const TAG_SHIFT: u32 = 44;
 
 /// The living objects of one kind.

@@ -37,20 +37,25 @@ pub enum BadImage {
 
 const ELF_MAGIC: &[u8; 4] = b"\x7fELF";
 
+/// `sizeof(Elf64_Ehdr)` of elf.h.
 const ELF_HEADER: usize = 64;
 
+/// `EM_CUDA` of elf.h.
 const MACHINE_CUDA: u16 = 190;
 
 const WRAPPER_MAGIC: u32 = 0x4662_43B1;
 
 const FATBIN_MAGIC: u32 = 0xBA55_ED50;
 
+/// Of fatbinary_section.h and public descriptions of CUDA's fat binaries.
 const FATBIN_HEADER: usize = 16;
 
 const KIND_PTX: u16 = 1;
 
+/// Of the same description of CUDA's fat binaries.
 const KIND_CUBIN: u16 = 2;
 
+/// Of the same description of CUDA's fat binaries: shorter ones have no size of their own.
 const ENTRY_HEADER: usize = 64;
 
 /// Entry flags that say the payload is compressed (LZ4, Zstandard).
@@ -319,6 +324,7 @@ struct SectionTable {
 }
 
 impl SectionTable {
+    /// `sizeof(Elf64_Shdr)` of elf.h.
     const ENTRY: usize = 64;
 
     fn end(&self) -> usize {
@@ -335,6 +341,7 @@ struct Section {
 }
 
 impl Section {
+    /// Kinds of sections of elf.h.
     const SYMTAB: u32 = 2;
     const NOBITS: u32 = 8;
 }
@@ -393,6 +400,7 @@ impl<'a> Elf<'a> {
 
     /// Symbols of type OBJECT that lie in `.nv.global*` or `.nv.constant*` sections.
     fn global_variables(&self) -> Vec<Global> {
+        /// `sizeof(Elf64_Sym)` of elf.h.
         const SYMBOL: usize = 24;
         const OBJECT: u8 = 1;
         let mut globals = Vec::new();

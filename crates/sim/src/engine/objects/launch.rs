@@ -100,9 +100,10 @@ impl Arguments {
 
     /// `kernelParams`: NULL when there are none.
     pub fn pointers(&self) -> *mut *mut c_void {
-        match self.pointers.is_empty() {
-            true => std::ptr::null_mut(),
-            false => self.pointers.as_ptr().cast_mut(),
+        if self.pointers.is_empty() {
+            std::ptr::null_mut()
+        } else {
+            self.pointers.as_ptr().cast_mut()
         }
     }
 

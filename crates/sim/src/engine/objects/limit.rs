@@ -22,15 +22,16 @@ const LIMITS: [(CUlimit, usize); 7] = [
     (CUlimit::PERSISTING_L2_CACHE_SIZE, 0),
 ];
 
-/// The most local memory of a thread.
+/// The most local memory of a thread. CUDA's bound for a thread (programming guide, technical specifications).
 const MOST_STACK: usize = 512 << 10;
 
-/// Stacks are multiples of this, the largest alignment of a variable.
+/// Stacks are multiples of this, the largest alignment of a variable. So smaller units would leave variables unaligned.
 const STACK_UNIT: usize = 16;
 
-/// Levels of grids that launch grids.
+/// Levels of grids that launch grids. CUDA's bound (programming guide, dynamic parallelism).
 const MOST_DEPTH: usize = 24;
 
+/// CUDA's bound for `CU_LIMIT_MAX_L2_FETCH_GRANULARITY`, in bytes (cuda.h).
 const MOST_FETCH: usize = 128;
 
 #[derive(Clone, Copy)]

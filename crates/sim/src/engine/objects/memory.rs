@@ -18,13 +18,15 @@ use std::ops::RangeInclusive;
 
 const MIB: u64 = 1 << 20;
 
-/// Granularity of allocations of 1 MiB and more, and of physical memory.
+/// Granularity of allocations of 1 MiB and more, and of physical memory. What `cuMemGetAllocationGranularity` answers
+/// on all current GPUs (CUDA).
 pub const LARGE: u64 = 2 * MIB;
 
 /// Granularity and alignment of smaller ones.
 pub const SMALL: u64 = 512;
 
-/// Pages of allocations at least this large are given back to the system when they are freed.
+/// Pages of allocations at least this large are given back to the system when they are freed. A smaller one would cost
+/// a call of the kernel for each free, for a few pages.
 const GIVE_BACK_FROM: u64 = 64 * 1024;
 
 /// Bytes of the GPU that an allocation of `size` bytes takes.

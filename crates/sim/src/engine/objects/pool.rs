@@ -17,6 +17,7 @@ use divvy_driver::sys::cuda::{
     CUdeviceptr, CUmemAllocationHandleType, CUmemAllocationType, CUmemPool_attribute, CUresult,
 };
 
+/// A fresh pool reports 32 MiB reserved after a small allocation (inferred; docs/hardware.md).
 pub const SEGMENT: u64 = 32 << 20;
 
 pub struct Pools {

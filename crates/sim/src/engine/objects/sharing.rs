@@ -11,6 +11,7 @@
 use divvy_driver::sys::cuda::CUdeviceptr;
 use std::collections::BTreeMap;
 
+/// The kernel's page on x86-64.
 pub const PAGE: u64 = 4096;
 
 #[derive(Default)]

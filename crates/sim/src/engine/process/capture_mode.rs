@@ -14,9 +14,10 @@ thread_local! {
 
 /// Sets how the calling thread's calls get on with captures; gives what was set before.
 pub fn exchange_mode(mode: Mode) -> Done<Mode> {
-    match mode.0 <= Mode::RELAXED.0 {
-        true => Ok(MODE.replace(mode)),
-        false => Err(CUresult::INVALID_VALUE),
+    if mode.0 <= Mode::RELAXED.0 {
+        Ok(MODE.replace(mode))
+    } else {
+        Err(CUresult::INVALID_VALUE)
     }
 }
 
@@ -47,9 +48,10 @@ impl Process {
         for capture in &clashes {
             objects.invalidate(*capture);
         }
-        match clashes.is_empty() {
-            true => Ok(()),
-            false => Err(CUresult::STREAM_CAPTURE_UNSUPPORTED),
+        if clashes.is_empty() {
+            Ok(())
+        } else {
+            Err(CUresult::STREAM_CAPTURE_UNSUPPORTED)
         }
     }
 }

@@ -13,7 +13,8 @@ use crate::engine::objects::result::Done;
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{CUprocessState, CUresult};
 
-/// How soon a target is looked at again: nothing tells that it goes on after a stop, or that its work is done.
+/// How soon a target is looked at again: nothing tells that it goes on after a stop, or that its work is done. A longer
+/// one would be seen in a test's time, and a shorter one would be busy waiting.
 const LOOK_AGAIN_NS: u64 = 2_000_000;
 
 /// A process with CUDA that is not ours to run: its identity, and its slot.
@@ -79,9 +80,10 @@ impl Process {
             }
             let jumped = locked.has_virtual_clock() && self.let_time_pass(&locked, target);
             drop(locked);
-            match jumped {
-                true => self.state().notify(),
-                false => self.state().sleep(epoch, LOOK_AGAIN_NS),
+            if jumped {
+                self.state().notify()
+            } else {
+                self.state().sleep(epoch, LOOK_AGAIN_NS)
             }
         }
     }

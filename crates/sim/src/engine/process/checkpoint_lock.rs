@@ -9,7 +9,8 @@ use crate::engine::machine::checkpoint_state::Phase;
 use crate::engine::process::{Process, process};
 use std::cell::Cell;
 
-/// Longest sleep between two polls: a lock is taken within it even if the process that asked for it has died.
+/// Longest sleep between two polls: a lock is taken within it even if the process that asked for it has died. A shorter
+/// one would take processor time from the tests' programs.
 const LOOK_AGAIN_NS: u64 = 10_000_000;
 
 /// Beginnings of the names of functions that answer in a locked process too.

@@ -230,7 +230,7 @@ fn meeting(parties: u16, key: u32) -> Work {
 }
 
 #[test]
-fn whoever_is_first_at_a_meeting_keeps_the_gpu_in_its_turns_until_the_last_has_come() {
+fn the_first_process_at_a_meeting_keeps_the_gpu_in_its_turns_until_the_last_has_come() {
     let bench = Bench::new(2);
     let early = bench.push(0, meeting(2, 0));
     bench.push(1, Work::Busy(5 * MS));
@@ -245,7 +245,7 @@ fn whoever_is_first_at_a_meeting_keeps_the_gpu_in_its_turns_until_the_last_has_c
 }
 
 #[test]
-fn who_meets_on_a_gpu_that_was_looked_at_last_is_met_on_one_that_was_not() {
+fn a_process_that_meets_on_the_gpu_polled_last_is_met_on_another_gpu() {
     let [ahead, behind] = [Bench::new(1), Bench::new(1)];
     let tickets = [&ahead, &behind].map(|bench| bench.push(0, meeting(2, 0)));
     ahead.advance(5 * MS);
@@ -256,7 +256,7 @@ fn who_meets_on_a_gpu_that_was_looked_at_last_is_met_on_one_that_was_not() {
 }
 
 #[test]
-fn nobody_is_released_by_a_meeting_of_another_key_or_size() {
+fn no_process_is_released_by_a_meeting_of_another_key_or_size() {
     let bench = Bench::new(3);
     let meetings = [meeting(2, 1), meeting(2, 2), meeting(3, 1)];
     let tickets: Vec<u64> = (0..)

@@ -4,6 +4,7 @@ use crate::engine::time::WINDOW_NS;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// So the cells of five seconds, 30, fit with two that are being written.
 const WINDOWS: usize = 32;
 
 /// Busy nanoseconds per window of 1/6 s, for the last five seconds.

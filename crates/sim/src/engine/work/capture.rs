@@ -55,9 +55,10 @@ impl Process {
         for stream in &captured {
             objects.spoil(*stream, CUresult::STREAM_CAPTURE_IMPLICIT);
         }
-        match captured.is_empty() {
-            true => Ok(()),
-            false => Err(CUresult::STREAM_CAPTURE_IMPLICIT),
+        if captured.is_empty() {
+            Ok(())
+        } else {
+            Err(CUresult::STREAM_CAPTURE_IMPLICIT)
         }
     }
 

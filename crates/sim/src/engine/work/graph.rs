@@ -158,9 +158,10 @@ impl Process {
         let exec = exec.ok_or(CUresult::INVALID_VALUE)?;
         let segments = self.segments(&objects, &exec.plan, current.gpu)?;
         let frees_itself = exec.flags & u64::from(Flags::AUTO_FREE_ON_LAUNCH.0) != 0;
-        let unfreed = match frees_itself {
-            true => objects.graphs.memory.unfreed_of(handle),
-            false => Vec::new(),
+        let unfreed = if frees_itself {
+            objects.graphs.memory.unfreed_of(handle)
+        } else {
+            Vec::new()
         };
         let memory = &objects.graphs.memory;
         memory.check_launch(&exec.plan, &unfreed)?;

@@ -27,6 +27,7 @@ pub fn blocks_at_once(model: &Model, threads: u32, shared: usize) -> u32 {
 /// GPU. Invented.
 const LAUNCH_NS: u64 = 2_000;
 
+/// As above: about the shortest kernel, so that a test sees the size of a launch.
 const WAVE_NS: u64 = 1_000;
 
 pub fn duration(config: &Config, model: &Model, name: &str, geometry: &Geometry) -> Work {

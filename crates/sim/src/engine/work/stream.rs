@@ -20,6 +20,7 @@ use std::mem::ManuallyDrop;
 /// CUstream values with a meaning of their own.
 const LEGACY: usize = 1;
 
+/// `CU_STREAM_PER_THREAD` of cuda.h.
 const PER_THREAD: usize = 2;
 
 thread_local! {

@@ -177,9 +177,12 @@ impl Transfer {
     /// The same for a node of a graph: memory that a graph will allocate counts.
     pub fn check_in_graph(&self, process: &Process, objects: &Objects) -> Done {
         self.check_ends(
-            |start, span| match objects.graphs.memory.holds(start, span) {
-                true => Ok(()),
-                false => process.check_range(objects, start, span),
+            |start, span| {
+                if objects.graphs.memory.holds(start, span) {
+                    Ok(())
+                } else {
+                    process.check_range(objects, start, span)
+                }
             },
             objects,
         )

@@ -21,17 +21,19 @@ exports! { cuda {
 /// This process, if its driver knows checkpoints. That the caller must have initialised CUDA is a guess.
 fn knowing() -> Done<&'static Process> {
     let process = process()?;
-    match process.machine.config.checkpoint.unknown {
-        true => Err(CUresult::NOT_SUPPORTED),
-        false => Ok(process),
+    if process.machine.config.checkpoint.unknown {
+        Err(CUresult::NOT_SUPPORTED)
+    } else {
+        Ok(process)
     }
 }
 
 /// Reserved fields "must be zero" (cuda.h).
 fn zero(reserved: bool) -> Done {
-    match reserved {
-        true => Ok(()),
-        false => Err(CUresult::INVALID_VALUE),
+    if reserved {
+        Ok(())
+    } else {
+        Err(CUresult::INVALID_VALUE)
     }
 }
 
@@ -90,9 +92,10 @@ unsafe fn unlock(pid: i32, args: *mut CUcheckpointUnlockArgs) -> Done {
 }
 
 fn stored_by_the_driver(is: bool) -> Done {
-    match is {
-        true => Ok(()),
-        false => Err(CUresult::NOT_SUPPORTED),
+    if is {
+        Ok(())
+    } else {
+        Err(CUresult::NOT_SUPPORTED)
     }
 }
 
@@ -109,8 +112,9 @@ unsafe fn on_the_same_gpus(args: &CUcheckpointRestoreArgs) -> Done {
     let mut moved = pairs
         .iter()
         .map(|pair| pair.oldUuid.bytes != pair.newUuid.bytes);
-    match moved.any(|moved| moved) {
-        true => Err(CUresult::NOT_SUPPORTED),
-        false => Ok(()),
+    if moved.any(|moved| moved) {
+        Err(CUresult::NOT_SUPPORTED)
+    } else {
+        Ok(())
     }
 }

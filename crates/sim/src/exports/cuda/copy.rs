@@ -177,9 +177,10 @@ fn check_order(order: CUmemcpySrcAccessOrder) -> Done {
 
 /// Batches go into a stream of the program's or of the thread's, not into the legacy one.
 fn batch_stream(stream: CUstream) -> Done<When> {
-    match process()?.is_legacy(stream.addr()) {
-        true => Err(CUresult::INVALID_VALUE),
-        false => Ok(in_stream(stream)),
+    if process()?.is_legacy(stream.addr()) {
+        Err(CUresult::INVALID_VALUE)
+    } else {
+        Ok(in_stream(stream))
     }
 }
 
@@ -310,9 +311,10 @@ fn packed(at: CUmemcpy3DOperand_ptr, width: usize, height: usize) -> Done<(usize
     } else {
         at.layerHeight
     };
-    match row < width || layer < height {
-        true => Err(CUresult::INVALID_VALUE),
-        false => Ok((row, layer)),
+    if row < width || layer < height {
+        Err(CUresult::INVALID_VALUE)
+    } else {
+        Ok((row, layer))
     }
 }
 

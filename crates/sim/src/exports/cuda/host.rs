@@ -31,6 +31,7 @@ const REGISTER_FLAGS: u32 = CU_MEMHOSTREGISTER_PORTABLE
     | CU_MEMHOSTREGISTER_IOMEMORY
     | CU_MEMHOSTREGISTER_READ_ONLY;
 
+/// The kernel's page on x86-64.
 const PAGE: u64 = 4096;
 
 fn allocate_v1(pointer: *mut *mut c_void, size: u32) -> Done {

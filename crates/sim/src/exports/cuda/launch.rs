@@ -29,6 +29,7 @@ exports! { cuda {
 /// What `extra` ends with, and what announces the buffer and the place of its size: `CU_LAUNCH_PARAM_*`.
 const END: usize = 0;
 const BUFFER_POINTER: usize = 1;
+/// Numbers of cuda.h.
 const BUFFER_SIZE: usize = 2;
 
 /// # Safety

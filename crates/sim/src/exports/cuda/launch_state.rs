@@ -41,7 +41,7 @@ fn set_shared_size(function: CUfunction, bytes: u32) -> Done {
     })
 }
 
-/// Parameters beyond the hardware's 4 KiB do not exist in this old interface.
+/// Parameters beyond the hardware's 4 KiB do not exist in this old interface. So CUDA refuses them.
 const MOST_PARAMETER_BYTES: usize = 4096;
 
 fn set_parameter_size(function: CUfunction, bytes: u32) -> Done {

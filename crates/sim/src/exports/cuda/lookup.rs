@@ -33,9 +33,10 @@ fn get(
     }
     let per_thread = flags == u64::from(CUdriverProcAddress_flags::PER_THREAD_DEFAULT_STREAM.0);
     let version = u32::try_from(version).unwrap_or(0).min(VERSION);
-    let found = match is_unknown(symbol) {
-        true => ProcAddress::NotFound,
-        false => symbols::proc_address(symbol, version, per_thread),
+    let found = if is_unknown(symbol) {
+        ProcAddress::NotFound
+    } else {
+        symbols::proc_address(symbol, version, per_thread)
     };
     let (found, outcome) = match found {
         ProcAddress::Symbol(symbol) => (address(symbol), CUdriverProcAddressQueryResult::SUCCESS),

@@ -30,7 +30,7 @@ exports! { cuda {
     cuPointerSetAttribute: (value, attribute, address) => set_pointer_attribute;
 } }
 
-/// Rows of pitched memory start at multiples of this.
+/// Rows of pitched memory start at multiples of this. The same as on all current GPUs (CUDA).
 const PITCH: usize = 512;
 
 fn info(free: *mut usize, total: *mut usize) -> Done {

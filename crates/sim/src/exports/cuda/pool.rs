@@ -137,9 +137,10 @@ fn create_managed(process: &Process, properties: &CUmemPoolProps) -> Done<Handle
     }
     let mut objects = process.objects();
     let located = properties.location.type_ == CUmemLocationType::DEVICE;
-    let gpu = match located {
-        true => process.gpu(properties.location.id)?,
-        false => process.current(&objects)?.gpu,
+    let gpu = if located {
+        process.gpu(properties.location.id)?
+    } else {
+        process.current(&objects)?.gpu
     };
     Ok(objects.pools.create_managed(gpu, located))
 }

@@ -16,6 +16,7 @@ exports! { nvml {
     nvmlEventSetWait_v2: (set, data, timeout_ms) => wait;
 } }
 
+/// So an event is seen a hundredth of a second later at most; a shorter one would take processor time from the tests.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// What a set watches and has not reported yet.

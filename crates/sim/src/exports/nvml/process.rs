@@ -27,7 +27,8 @@ exports! { nvml {
     nvmlDeviceGetProcessesUtilizationInfo: (device, info) => processes_utilization;
 } }
 
-/// Windows of utilisation in one second, over which a process's share is taken.
+/// Windows of utilisation in one second, over which a process's share is taken. So it must agree with `WINDOW_NS`, a
+/// sixth of a second.
 const SECOND: u64 = 6;
 
 /// One process with a context on a GPU, or in an instance of one.

@@ -63,7 +63,7 @@ fn a_call_under_way_is_waited_for_and_a_later_one_waits() {
 }
 
 #[test]
-fn a_stopped_process_answers_nobody_until_it_goes_on() {
+fn a_stopped_process_answers_no_call_until_it_goes_on() {
     let machine = Machine::new("l4-24gb:1");
     let mut other = driver(machine.client());
     let (mut driver, mut target) = (driver(machine.client()), target(machine.client()));
@@ -116,7 +116,7 @@ fn a_process_that_dies_leaves_nothing_however_it_stands() {
 }
 
 #[test]
-fn who_waits_for_a_process_that_dies_is_told() {
+fn a_process_that_waits_for_one_that_dies_gets_an_error() {
     let machine = Machine::new("l4-24gb:1");
     let (mut driver, mut target) = (driver(machine.client()), target(machine.client()));
     spin(&mut target, &machine);
@@ -127,7 +127,7 @@ fn who_waits_for_a_process_that_dies_is_told() {
 }
 
 #[test]
-fn a_lock_comes_about_without_the_one_who_asked_for_it() {
+fn a_checkpoint_lock_is_taken_without_the_process_that_asked_for_it() {
     let machine = Machine::new("l4-24gb:1");
     let (mut asker, mut target) = (driver(machine.client()), target(machine.client()));
     let pid = target.pid();
@@ -145,7 +145,7 @@ fn a_lock_comes_about_without_the_one_who_asked_for_it() {
 }
 
 #[test]
-fn a_lock_that_nobody_waits_for_any_more_is_given_up_all_the_same() {
+fn a_checkpoint_lock_without_a_waiting_process_is_given_up_too() {
     let machine = Machine::new("l4-24gb:1");
     let (mut asker, mut target) = (driver(machine.client()), target(machine.client()));
     let pid = target.pid();
@@ -164,7 +164,7 @@ fn a_lock_that_nobody_waits_for_any_more_is_given_up_all_the_same() {
 }
 
 #[test]
-fn who_is_killed_at_a_step_leaves_it_done_or_not_begun() {
+fn a_process_killed_at_a_step_leaves_it_done_or_not_begun() {
     let machine = Machine::new("l4-24gb:1");
     let mut watcher = driver(machine.client());
     let mut target = target(machine.client());

@@ -194,7 +194,7 @@ fn a_process_on_a_gpu_instance_is_not_put_aside() {
 }
 
 #[test]
-fn a_gpu_that_another_process_has_alone_takes_nobody_back() {
+fn a_gpu_that_another_process_has_alone_takes_no_process_back() {
     let machine = Machine::new("l4-24gb:1");
     let (mut driver, mut target) = (driver(machine.client()), target(machine.client()));
     let pid = target.pid();
@@ -214,7 +214,7 @@ fn a_gpu_that_another_process_has_alone_takes_nobody_back() {
 }
 
 #[test]
-fn a_lost_gpu_is_waited_for_by_nobody_and_takes_nobody_back() {
+fn a_lost_gpu_delays_no_checkpoint_and_takes_no_process_back() {
     let machine = Machine::new("l4-24gb:2");
     let (mut driver, mut target) = (driver(machine.client()), target(machine.client()));
     let pid = target.pid();

@@ -119,7 +119,7 @@ fn places_that_no_profile_has_are_invalid() {
 
 /// The eighth memory slice belongs to no small instance, and these four have all eight.
 #[test]
-fn four_of_twice_the_memory_leave_compute_slices_that_nobody_can_have() {
+fn four_instances_of_twice_the_memory_leave_compute_slices_without_use() {
     let machine = Machine::new("a100-40gb:1");
     let Some(mut admin) = Admin::with(&machine) else {
         return;
@@ -283,7 +283,7 @@ fn instances_outlive_their_maker_and_are_found_by_id_and_by_profile() {
 }
 
 #[test]
-fn of_many_who_make_instances_at_once_as_many_succeed_as_there_is_room_for() {
+fn of_many_processes_that_make_instances_at_once_as_many_succeed_as_there_is_room_for() {
     let machine = Machine::new("a100-40gb:1");
     let Some(mut admin) = Admin::with(&machine) else {
         return;

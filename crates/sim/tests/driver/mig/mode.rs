@@ -87,7 +87,7 @@ fn handles_may_be_invalid_after_the_mode_has_changed() {
 /// A public log of a GH200, where a profiler had the GPU's device file open; open-gpu-kernel-modules,
 /// `kmigmgr_ga100.c`.
 #[test]
-fn the_first_instance_needs_a_gpu_that_nobody_has_open_and_later_ones_do_not() {
+fn the_first_instance_needs_a_gpu_that_no_process_has_open_and_later_ones_do_not() {
     let machine = Machine::new("h100-80gb:1");
     let Some(mut admin) = Admin::with(&machine) else {
         return;
@@ -186,7 +186,7 @@ fn orders_that_mean_nothing_are_invalid() {
 
 /// What needs privileges by nvml.h is refused, and what does not is answered.
 #[test]
-fn who_is_not_root_changes_nothing() {
+fn a_process_without_root_changes_no_instance() {
     let machine = Machine::new("a100-40gb:1");
     let config = "unprivileged = true\n[mig]\nenabled = [0]\n";
     let mut admin = Admin::on(machine.with_config(config).client()).expect("a client");
@@ -226,7 +226,7 @@ fn wait(client: &mut Client) -> u32 {
 }
 
 #[test]
-fn every_change_is_told_to_who_watches_the_gpu() {
+fn every_change_of_an_instance_is_an_event_for_processes_that_watch_the_gpu() {
     let machine = Machine::new("a100-40gb:2");
     let Some(mut admin) = Admin::with(&machine) else {
         return;

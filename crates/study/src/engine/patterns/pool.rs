@@ -6,7 +6,7 @@ use super::Waiting;
 use divvy_core::Bytes;
 use divvy_packing::{ModelSet, WHOLE};
 
-/// Parts in a set at most.
+/// Parts in a set at most. The same as the product's planner (`core::plan::patterns`).
 const MOST_PARTS: usize = 5;
 
 /// Different sizes of parts at most; beyond, sizes are rounded up to coarser steps.
@@ -15,7 +15,8 @@ const MOST_SIZES: usize = 24;
 /// Steps of sizes in thousandths.
 const STEPS: [u32; 5] = [1, 10, 20, 40, 100];
 
-/// Sets whose unused thousandths lie in the same step of this size count as equally good.
+/// Sets whose unused thousandths lie in the same step of this size count as equally good. A fiftieth of a GPU: smaller
+/// steps would prefer young sets for a difference that no request can use.
 const WASTE_STEP: u32 = 20;
 
 /// Requests that take idle GPUs together: one request for whole GPUs, or a set of parts of one GPU.

@@ -82,7 +82,7 @@ impl Change {
     }
 }
 
-/// An eighth of a GPU, in thousandths.
+/// An eighth of a GPU, in thousandths. It must be that, as the reports name it so.
 const EIGHTH: u16 = 125;
 
 /// The least multiple of an eighth that is as much.

@@ -85,9 +85,10 @@ impl Durations {
 }
 
 fn above_zero(what: &'static str, value: f64) -> Result<(), SceneError> {
-    match value > 0.0 && value.is_finite() {
-        true => Ok(()),
-        false => Err(SceneError::NotPositive { what, value }),
+    if value > 0.0 && value.is_finite() {
+        Ok(())
+    } else {
+        Err(SceneError::NotPositive { what, value })
     }
 }
 

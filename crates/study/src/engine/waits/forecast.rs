@@ -15,7 +15,8 @@ use divvy_core::request::Amount;
 use divvy_core::units::{JobId, QueueName};
 use divvy_packing::random::Random;
 
-/// Fewer durations of like jobs say nothing.
+/// Fewer durations of like jobs say nothing. The same as the product's (`RUNS`, `LEAST` of
+/// `core::explain::runtime_stats`), so that both agree.
 const LEAST: usize = 3;
 
 /// Durations of ended jobs.

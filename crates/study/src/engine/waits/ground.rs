@@ -41,9 +41,12 @@ impl GroundNode {
 
 impl Ground {
     pub fn of(scene: &Scene) -> Result<Self, SceneError> {
-        let too_many = |what, count, most| match count > most {
-            true => Err(SceneError::TooMany { what, count, most }),
-            false => Ok(()),
+        let too_many = |what, count, most| {
+            if count > most {
+                Err(SceneError::TooMany { what, count, most })
+            } else {
+                Ok(())
+            }
         };
         too_many("nodes", scene.nodes.len(), MOST_NODES)?;
         too_many("GPUs", scene.gpus(), MOST_GPUS)?;
@@ -89,9 +92,10 @@ impl Ground {
             mode: gpu.mode,
             away: false,
             out_of_service: None,
-            total: match has_known_memory {
-                true => gpu.memory,
-                false => UNKNOWN,
+            total: if has_known_memory {
+                gpu.memory
+            } else {
+                UNKNOWN
             },
             reserved: Bytes::ZERO,
             unmanaged: Bytes::ZERO,

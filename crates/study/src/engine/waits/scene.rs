@@ -29,12 +29,12 @@ pub struct Scene {
     pub user_limits: BTreeMap<UserName, Gpus>,
 }
 
-/// Bounds of a simulation.
+/// Bounds of a simulation: more than any site has, so that a typing error does not fill the memory.
 pub const MOST_NODES: usize = 4096;
 pub const MOST_GPUS: usize = 16_384;
-/// Submissions of one run.
+/// Submissions of one run: more than a site has in months. Twice as many would take more than twice as long.
 pub const MOST_JOBS: usize = 200_000;
-/// Submissions of all runs together.
+/// Submissions of all runs together. So ten runs of the most submissions.
 pub const MOST_DRAWN: usize = 2_000_000;
 
 impl Scene {

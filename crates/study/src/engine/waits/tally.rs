@@ -80,9 +80,10 @@ impl Tally {
             queues: queues.collect(),
             shapes,
             all: all.figures(),
-            in_use: match self.offered > 0.0 {
-                true => self.held / self.offered,
-                false => 0.0,
+            in_use: if self.offered > 0.0 {
+                self.held / self.offered
+            } else {
+                0.0
             },
         }
     }
@@ -128,9 +129,10 @@ impl Wait {
         let sum: u128 = waits.iter().map(|wait| u128::from(*wait)).sum();
         Self {
             jobs: waits.len() as u64,
-            mean_ms: match waits.is_empty() {
-                true => 0.0,
-                false => sum as f64 / waits.len() as f64,
+            mean_ms: if waits.is_empty() {
+                0.0
+            } else {
+                sum as f64 / waits.len() as f64
             },
             p50_ms: rank(50),
             p90_ms: rank(90),

@@ -140,9 +140,12 @@ pub fn wait_forecasts(all: &[WaitForecast], view: View) -> String {
         Column::Right("NEVER"),
     ];
     let row = |one: &WaitForecast| {
-        let time = |of: Ratio| match one.runs == one.stuck {
-            true => "-".to_owned(),
-            false => duration(of.0),
+        let time = |of: Ratio| {
+            if one.runs == one.stuck {
+                "-".to_owned()
+            } else {
+                duration(of.0)
+            }
         };
         let now = if one.starts_now { "yes" } else { "no" };
         vec![
@@ -174,9 +177,10 @@ pub fn wait_scene(scene: &WaitScene) -> String {
         other => format!(", order {other}"),
     };
     let backfill = if scene.backfill { ", backfill" } else { "" };
-    let changes = match scene.changes.is_empty() {
-        true => String::new(),
-        false => format!("; after: {}", scene.changes.join(", ")),
+    let changes = if scene.changes.is_empty() {
+        String::new()
+    } else {
+        format!("; after: {}", scene.changes.join(", "))
     };
     format!(
         "{} node{}, {} GPU{}{order}{backfill}, {}: {} jobs, {runs}{}",

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-/// Size of a chart, in its own units.
+/// Size of a chart, in its own units: it fits a page of a document, and letters keep their size there.
 pub const WIDTH: f64 = 720.0;
 pub const HEIGHT: f64 = 400.0;
-/// The drawing inside its margins.
+/// The drawing inside its margins. So labels of axes and curves have room beside it.
 pub const LEFT: f64 = 64.0;
 pub const RIGHT: f64 = 590.0;
 pub const TOP: f64 = 56.0;
@@ -78,6 +78,7 @@ impl Scale {
 
 /// Names of series at the right, none on top of another.
 pub fn place_labels(svg: &mut String, mut labels: Vec<(f64, usize, &str)>) {
+    /// As tall as a line of the labels, so that two never overlap: a larger one would push them from their curves.
     const APART: f64 = 18.0;
     labels.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut next = TOP;
@@ -100,6 +101,7 @@ pub fn place_labels(svg: &mut String, mut labels: Vec<(f64, usize, &str)>) {
 
 /// A short text, centred.
 pub fn note(svg: &mut String, x: f64, y: f64, text: &str) {
+    /// Longer names would leave the margin.
     const MOST: usize = 24;
     let short = match text.char_indices().nth(MOST) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -150,9 +150,10 @@ impl Task {
         Ok(Job {
             amount: self.amount(place)?,
             queue: self.queue(),
-            name: match self.name.is_empty() {
-                true => self.id.clone(),
-                false => self.name.clone(),
+            name: if self.name.is_empty() {
+                self.id.clone()
+            } else {
+                self.name.clone()
             },
             project: self.project.as_ref().and_then(Named::text),
             user: self.user.as_ref().and_then(Named::text),

@@ -122,9 +122,10 @@ fn job(record: Record, place: &str) -> Result<Job, InputError> {
         .max();
     let has_ended = record.ended_at.is_some();
     Ok(Job {
-        name: match record.name.is_empty() {
-            true => record.id.clone(),
-            false => record.name.clone(),
+        name: if record.name.is_empty() {
+            record.id.clone()
+        } else {
+            record.name.clone()
         },
         amount: Some(amount),
         exact: record.memory_exact,
@@ -138,9 +139,10 @@ fn job(record: Record, place: &str) -> Result<Job, InputError> {
         ended: record.ended_at.map(Timestamp::as_millisecond),
         limit_ms: record.time_limit_s.map(|limit| limit.saturating_mul(1000)),
         used: peak.filter(|peak| *peak > 0).map(Bytes::new),
-        holds: match has_ended {
-            true => Vec::new(),
-            false => record.slices.iter().map(|slice| slice.gpu_index).collect(),
+        holds: if has_ended {
+            Vec::new()
+        } else {
+            record.slices.iter().map(|slice| slice.gpu_index).collect()
         },
         ..Job::default()
     })

@@ -11,7 +11,7 @@ use divvy_packing::{ModelSet, NodeSpec};
 use super::table::{Row, Table};
 use super::{InputError, Job, Jobs, MOST_NODES, bound, without_mark};
 
-/// GPUs that a node or a pod may have.
+/// GPUs that a node or a pod may have. More than any machine has, so that a wrong column is found.
 const MOST_GPUS: u64 = 1024;
 
 /// Reads nodes: `sn,cpu_milli,memory_mib,gpu,model`, and `gpu_memory_mib` where shares and memory are two limits. The
@@ -99,9 +99,10 @@ pub fn pods(text: &[u8]) -> Result<Jobs, InputError> {
         }
         let models = row.text("gpu_spec")?.split('|').map(str::trim);
         let queue = row.text("qos")?;
-        let [submitted, started, ended] = match has_times {
-            true => read_times(&row)?,
-            false => [None; 3],
+        let [submitted, started, ended] = if has_times {
+            read_times(&row)?
+        } else {
+            [None; 3]
         };
         jobs.jobs.push(Job {
             name,

@@ -115,14 +115,15 @@ fn job_id(row: &Row<'_>) -> Result<String, InputError> {
     let text = row.text("JobID")?;
     let number = text.split(['_', '+', '.']).next().unwrap_or_default();
     let is_id = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-    match is_id {
-        true => Ok(text.to_owned()),
-        false => Err(row.error(
+    if is_id {
+        Ok(text.to_owned())
+    } else {
+        Err(row.error(
             "JobID",
             text,
             "not a job id",
             "use sacct -a -X -P -n -o JobID,Submit,Start,End,ReqTRES,Partition,State",
-        )),
+        ))
     }
 }
 

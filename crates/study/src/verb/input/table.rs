@@ -4,9 +4,9 @@ use csv::{ByteRecord, Reader, ReaderBuilder};
 
 use super::InputError;
 
-/// Bytes that a line may have.
+/// Bytes that a line may have. More than 256 columns of text need; a longer one is no list.
 const LONGEST_LINE: usize = 64 << 10;
-/// Columns that a list may have.
+/// Columns that a list may have. Lists of requests have tens, so a wider file is no list.
 const MOST_COLUMNS: usize = 256;
 /// The largest number of a list; no node has as many MiB or thousandths of a core.
 const LARGEST: f64 = 1e15;
@@ -268,6 +268,7 @@ impl Row<'_> {
 
 /// A value in an error: its beginning, if it is long.
 pub fn shown(value: &[u8]) -> String {
+    /// A longer value would hide the message.
     const MOST: usize = 60;
     let text = String::from_utf8_lossy(value);
     match text.char_indices().nth(MOST) {

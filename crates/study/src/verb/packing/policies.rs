@@ -34,9 +34,10 @@ enum Ready {
 /// Jobs that the learned policy cannot be trained on.
 pub fn prepare(study: &Study, mix: &[(Shape, u64)], progress: &Progress) -> Result<Trained> {
     let started = Instant::now();
-    let learned = match study.policies.contains(&PolicyName::Learned) {
-        true => Some(ready(study, train(study, mix, progress)?)),
-        false => None,
+    let learned = if study.policies.contains(&PolicyName::Learned) {
+        Some(ready(study, train(study, mix, progress)?))
+    } else {
+        None
     };
     Ok(Trained {
         mix: mix.to_vec(),

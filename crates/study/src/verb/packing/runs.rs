@@ -20,7 +20,8 @@ use divvy_cli::error_output::{Result, usage};
 use figures::{curve, packing};
 use filled::{Filled, queue_visible};
 
-/// Arrivals between two reports of progress.
+/// Arrivals between two reports of progress. A report takes a lock, so not at each arrival; a longer step would make
+/// the line jump.
 const STEP: usize = 256;
 /// Of a run with departures, so many tenths warm the cluster up and do not count.
 const WARM_UP_TENTHS: u64 = 4;

@@ -11,7 +11,7 @@ use crate::verb::{name, source};
 use divvy_cli::args::{self, Rule};
 use divvy_cli::error_output::{Result, usage};
 
-/// Queues that a scene may have.
+/// Queues that a scene may have. More than the daemon takes by hand; so a wrong column is found.
 const MOST_QUEUES: usize = 1000;
 
 /// The scene that the flags describe.
@@ -50,9 +50,10 @@ fn with_rules(args: &args::Simulate, mut scene: Scene) -> Result<Scene> {
     scene.yields_for_ms = u64::try_from(PendingJob::YIELDS_FOR.as_millis()).ok();
     if !args.rules.is_empty() {
         scene.backfill = args.rules.contains(&Rule::Backfill);
-        scene.order = match args.rules.contains(&Rule::Fairness) {
-            true => Order::Fairness,
-            false => Order::Strict,
+        scene.order = if args.rules.contains(&Rule::Fairness) {
+            Order::Fairness
+        } else {
+            Order::Strict
         };
     }
     for (project, gpus) in &args.projects {

@@ -17,7 +17,8 @@ use divvy_cli::args;
 use divvy_cli::error_output::{Result, usage};
 use divvy_cli::output::say;
 
-/// Runs of drawn jobs by default, and the seed of the first.
+/// Runs of drawn jobs by default, and the seed of the first. The error of the mean is about a third of a run's spread;
+/// a quarter would take twice as many.
 const RUNS: u32 = 8;
 const SEED: u64 = 1;
 

@@ -116,9 +116,10 @@ impl Report {
     /// Puts a table of the rows from `first` on between the page's markers.
     pub fn rewrite(&self, first: usize, page: &Path) -> Result<()> {
         let rows = self.rows.iter().skip(first).map(|row| {
-            let floor = match row.floor.is_empty() {
-                true => String::new(),
-                false => format!("{} ({})", figure(median(&row.floor)), row.floor_is),
+            let floor = if row.floor.is_empty() {
+                String::new()
+            } else {
+                format!("{} ({})", figure(median(&row.floor)), row.floor_is)
             };
             let (name, ours) = (&row.name, figure(median(&row.ours)));
             format!(

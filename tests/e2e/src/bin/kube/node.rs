@@ -52,9 +52,10 @@ impl Node {
         labels["kubernetes.io/os"] = json!("linux");
         labels["kubernetes.io/hostname"] = json!(name);
         // Nobody else's pods, where there are others.
-        let taints = match stage.alone {
-            true => json!([]),
-            false => json!([{ "key": RUN, "effect": "NoSchedule" }]),
+        let taints = if stage.alone {
+            json!([])
+        } else {
+            json!([{ "key": RUN, "effect": "NoSchedule" }])
         };
         let object = json!({
             "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "labels": labels }, "spec": { "taints": taints },

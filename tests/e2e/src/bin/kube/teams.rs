@@ -86,12 +86,13 @@ fn missing(stage: &Stage) -> Result<Option<String>> {
     }
     let all: Value = serde_json::from_str(&found.stdout).context("an API group is JSON")?;
     let versions = all["versions"].as_array().into_iter().flatten();
-    match versions
+    if versions
         .into_iter()
         .any(|version| version["version"] == "v1beta2")
     {
-        true => Ok(None),
-        false => Ok(Some("this Kueue serves no v1beta2".to_owned())),
+        Ok(None)
+    } else {
+        Ok(Some("this Kueue serves no v1beta2".to_owned()))
     }
 }
 

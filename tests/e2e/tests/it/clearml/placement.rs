@@ -92,7 +92,7 @@ fn a_part_goes_where_it_leaves_least() {
 }
 
 #[test]
-fn a_whole_gpu_is_one_that_nobody_has_a_part_of() {
+fn a_whole_gpu_is_one_that_no_task_has_a_part_of() {
     let scene = Scene::new("a100-80gb:2");
     let half = scene.enqueued("half_gpu", "half");
     let _daemon = scene.daemon("0-1", &["half_gpu=0.5", "single_gpu=1"], &[]);

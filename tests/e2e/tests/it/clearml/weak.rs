@@ -30,9 +30,10 @@ fn the_order_of_queues_says_nothing_about_parts() {
         let tasks = ["half", "single"].map(|size| scene.enqueued(&format!("{size}_gpu"), size));
         let _daemon = scene.daemon("0-1", &queues, &[]);
         let slots = tasks.map(|task| task.runs_on());
-        let expected = match queues[0].starts_with("half") {
-            true => ["gpu0.5a", "gpu1"],
-            false => ["gpu1.5a", "gpu0"],
+        let expected = if queues[0].starts_with("half") {
+            ["gpu0.5a", "gpu1"]
+        } else {
+            ["gpu1.5a", "gpu0"]
         };
         assert_eq!(slots, expected);
     }

@@ -220,7 +220,7 @@ env -i $sim /usr/bin/cudarc_probe fill --route linear
 "#;
 
 #[test]
-fn a_pod_is_held_to_its_claim_whatever_its_author_says_and_whoever_it_runs_as() {
+fn a_pod_is_held_to_its_claim_whatever_its_author_says_and_whichever_user_it_runs_as() {
     let Some((engine, home)) = scene("a100-80gb:2") else {
         return;
     };
@@ -360,7 +360,7 @@ fn a_claims_processes_are_its_own_with_any_runtime_and_its_limit_holds_without_a
 }
 
 #[test]
-fn who_goes_past_the_limiter_in_a_claim_is_told_and_killed_where_that_is_the_policy() {
+fn a_bypass_in_a_claim_is_reported_and_killed_where_that_is_the_policy() {
     let Some((engine, home)) = scene("a100-80gb:1") else {
         return;
     };

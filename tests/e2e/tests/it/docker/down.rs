@@ -294,7 +294,7 @@ fn call(what: &str, once_started: bool) -> Call {
 }
 
 #[test]
-fn a_container_that_nobody_was_told_of_goes_with_its_cancelled_job() {
+fn an_unreported_container_is_removed_with_its_cancelled_job() {
     let Some(scene) = Scene::new() else { return };
     let create = call("POST /containers/create", false);
     let id = scene.waits_at(&create, Fault::GoneUnanswered, "untold");
@@ -463,16 +463,15 @@ fn a_cancel_reaches_a_container_whose_engine_has_gone_away() {
     let kill = call("POST /containers/*/kill", false);
     for is_guest in [false, true] {
         let name = format!("bye-{is_guest}");
-        let (id, starter) = match is_guest {
-            false => (scene.submit_script(&says_bye(&name)), None),
-            true => {
-                let starter = scene.starts_guest(&says_bye(&name));
-                until("the job is there", || {
-                    let jobs = scene.home.items(&["ps"]);
-                    jobs.iter().any(|job| job["name"] == "guest").then_some(())
-                });
-                ("guest".to_owned(), Some(starter))
-            }
+        let (id, starter) = if is_guest {
+            let starter = scene.starts_guest(&says_bye(&name));
+            until("the job is there", || {
+                let jobs = scene.home.items(&["ps"]);
+                jobs.iter().any(|job| job["name"] == "guest").then_some(())
+            });
+            ("guest".to_owned(), Some(starter))
+        } else {
+            (scene.submit_script(&says_bye(&name)), None)
         };
         scene.home.running(&id);
         scene.door.fail(Some((&kill, Fault::GoneForGood)));

@@ -47,7 +47,7 @@ const HOLD: [&str; 6] = [
 ];
 
 #[test]
-fn somebody_elses_docker_run_is_held_to_a_slice_and_its_code_is_the_jobs() {
+fn another_programs_docker_run_is_held_to_a_slice_and_its_code_is_the_jobs() {
     let Some((_engine, home)) = scene("a100-80gb:2") else {
         return;
     };

@@ -293,7 +293,7 @@ fn a_container_outlives_supervisor_and_daemon_and_runs_once() {
 }
 
 #[test]
-fn a_container_that_ends_while_nobody_looks_is_settled_by_the_next_daemon() {
+fn a_container_that_ends_without_a_daemon_is_recorded_by_the_next_daemon() {
     let Some((_engine, home)) = scene("a100-80gb:1") else {
         return;
     };

@@ -88,9 +88,10 @@ pub fn known(way: &str) -> Result<&'static Way, Trouble> {
 /// The limit of this slice: that of the flag, or the memory of a MIG instance, which is no smaller.
 pub fn limit_of(session: &Session, limit: u64) -> Result<u64, Trouble> {
     let device = std::env::var("NVIDIA_VISIBLE_DEVICES").unwrap_or_default();
-    match device.starts_with("MIG-") {
-        true => Ok(session.info()?.total),
-        false => Ok(limit),
+    if device.starts_with("MIG-") {
+        Ok(session.info()?.total)
+    } else {
+        Ok(limit)
     }
 }
 

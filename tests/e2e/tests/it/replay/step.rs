@@ -124,9 +124,10 @@ pub type Seen = Result<String, Trouble>;
 
 impl From<Error> for Trouble {
     fn from(error: Error) -> Self {
-        match error.is_unsupported() {
-            true => Self::NotAvailable(error.to_string()),
-            false => Self::Failed(error.to_string()),
+        if error.is_unsupported() {
+            Self::NotAvailable(error.to_string())
+        } else {
+            Self::Failed(error.to_string())
         }
     }
 }
@@ -139,9 +140,10 @@ impl From<std::io::Error> for Trouble {
 
 /// The observation, as a failure unless `right`.
 pub fn judged(right: bool, seen: String) -> Seen {
-    match right {
-        true => Ok(seen),
-        false => Err(Trouble::Failed(seen)),
+    if right {
+        Ok(seen)
+    } else {
+        Err(Trouble::Failed(seen))
     }
 }
 

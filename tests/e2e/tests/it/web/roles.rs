@@ -99,9 +99,10 @@ fn with_the_flag_the_role_decides_and_on_the_listener_the_token_only_reads() {
         let session = page.fetch("GET /web/session").json();
         assert_eq!(session["actions"], role != "viewer", "{session}");
         let cancel = page.fetch(&format!("POST /v1/jobs/{job}/cancel"));
-        let expected = match session["may_others"]["cancel"] == true {
-            true => 200,
-            false => 403,
+        let expected = if session["may_others"]["cancel"] == true {
+            200
+        } else {
+            403
         };
         assert_eq!(cancel.status, expected, "{role}: {:?}", cancel.json());
         let quota = page.fetch(&format!("POST /v1/projects/{role}\ncontent-length: 0"));

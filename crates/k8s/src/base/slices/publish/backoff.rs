@@ -55,9 +55,10 @@ impl Backoff {
 
     fn slow_down(&mut self, now: Instant) {
         let calm = self.quiet + LOOK_AGAIN < now;
-        self.pause = match calm {
-            true => FIRST_PAUSE,
-            false => (self.pause * 2).min(LONGEST_PAUSE),
+        self.pause = if calm {
+            FIRST_PAUSE
+        } else {
+            (self.pause * 2).min(LONGEST_PAUSE)
         };
         self.quiet = now + self.pause;
     }

@@ -138,9 +138,10 @@ impl World {
     /// The glue's calls for the observed state.
     fn plan(&self) -> Vec<Call> {
         let Some(mark) = self.known() else {
-            return match self.listed {
-                true => vec![Call::MakeRecord, Call::Pop, Call::Mark(MarkName::Ours)],
-                false => Vec::new(),
+            return if self.listed {
+                vec![Call::MakeRecord, Call::Pop, Call::Mark(MarkName::Ours)]
+            } else {
+                Vec::new()
             };
         };
         let facts = self.facts(mark);
@@ -265,17 +266,16 @@ impl World {
             }
             Some((Stage::Runs { begun: false }, false)) => {
                 // `execute --require-queue`: a task that is neither queued nor in progress is not run.
-                may(
-                    &|world| match world.is(Status::Queued) || world.is(Status::InProgress) {
-                        true => {
-                            world.set(Status::InProgress);
-                            world.listed = false;
-                            world.runs += 1;
-                            world.pod = Some((Stage::Runs { begun: true }, false));
-                        }
-                        false => world.pod = Some((Stage::Ended(Some(1)), false)),
-                    },
-                );
+                may(&|world| {
+                    if world.is(Status::Queued) || world.is(Status::InProgress) {
+                        world.set(Status::InProgress);
+                        world.listed = false;
+                        world.runs += 1;
+                        world.pod = Some((Stage::Runs { begun: true }, false));
+                    } else {
+                        world.pod = Some((Stage::Ended(Some(1)), false))
+                    }
+                });
             }
             Some((Stage::Runs { begun: true }, false)) => {
                 may(&|world| {

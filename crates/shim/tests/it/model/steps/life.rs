@@ -103,17 +103,18 @@ pub fn race(world: &mut World, _at: usize) -> Option<()> {
             let Some(place) = actor.hear().place() else {
                 continue;
             };
-            match by_handle {
-                true => actor.holds.references.push(Reference {
+            if by_handle {
+                actor.holds.references.push(Reference {
                     handle: place,
                     bytes,
                     is_shareable: false,
-                }),
-                false => actor.holds.linear.push(Linear {
+                })
+            } else {
+                actor.holds.linear.push(Linear {
                     address: place,
                     bytes,
                     is_plain: true,
-                }),
+                })
             }
         }
     }

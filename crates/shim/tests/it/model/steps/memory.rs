@@ -91,9 +91,10 @@ pub fn end_array(world: &mut World, at: usize) -> Option<()> {
 }
 
 pub fn destroy(actor: &mut Actor, array: &Array) {
-    let name = match array.is_mipmapped {
-        true => "cuMipmappedArrayDestroy",
-        false => "cuArrayDestroy",
+    let name = if array.is_mipmapped {
+        "cuMipmappedArrayDestroy"
+    } else {
+        "cuArrayDestroy"
     };
     actor.must(name, &[Arg::Value(array.handle)]);
 }

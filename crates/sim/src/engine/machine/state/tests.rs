@@ -27,7 +27,7 @@ fn in_dying_process(act: impl FnOnce()) {
 }
 
 #[test]
-fn everyone_who_opens_the_file_sees_the_same_machine() {
+fn each_process_that_opens_the_state_file_sees_the_same_machine() {
     let folder = TempDir::new().expect("a folder");
     let one = machine(&folder, "a100-80gb:2,l4-24gb:1");
     let two = State::open(&folder.path().join("state"), None, &Config::default()).expect("open");
@@ -129,7 +129,7 @@ fn a_dead_process_is_collected_and_its_slot_used_again() {
 }
 
 #[test]
-fn memory_beyond_the_gpu_is_refused_whoever_holds_the_rest() {
+fn memory_beyond_the_gpu_is_refused_whichever_process_holds_the_rest() {
     let folder = TempDir::new().expect("a folder");
     let one = machine(&folder, "l4-24gb:1");
     let two = State::open(&folder.path().join("state"), None, &Config::default()).expect("open");

@@ -16,8 +16,10 @@ use divvy_driver::sys::cuda::{
 /// Arrays take multiples of this, and are mapped at multiples of it.
 pub const UNIT: u64 = 64 << 10;
 
+/// Bytes of a row in a tile (GOB), as in `divvy_shim`'s `extent.rs` (inferred).
 const ROW: u64 = 64;
 
+/// Rows of a tile (inferred).
 const ROWS: u64 = 8;
 
 const FLAGS: u32 = CUDA_ARRAY3D_LAYERED

@@ -113,9 +113,10 @@ impl GraphMemory {
         let clashes = region.freed_at_home() >= region.nodes
             || graph == region.graph && elsewhere
             || graph != region.graph && region.freed_by.contains(&graph);
-        match clashes {
-            true => Err(CUresult::INVALID_VALUE),
-            false => Ok(()),
+        if clashes {
+            Err(CUresult::INVALID_VALUE)
+        } else {
+            Ok(())
         }
     }
 
@@ -158,9 +159,10 @@ impl GraphMemory {
             Operation::Free(address) => fits &= live.remove(address),
             _ => {}
         });
-        match fits {
-            true => Ok(()),
-            false => Err(CUresult::INVALID_VALUE),
+        if fits {
+            Ok(())
+        } else {
+            Err(CUresult::INVALID_VALUE)
         }
     }
 

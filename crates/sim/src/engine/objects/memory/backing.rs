@@ -12,6 +12,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
+/// The kernel's page on x86-64.
 const PAGE: u64 = 4096;
 
 const PAGES: usize = (LARGE / PAGE) as usize;

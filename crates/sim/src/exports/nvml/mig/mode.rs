@@ -76,9 +76,10 @@ fn is_mig(device: nvmlDevice_t, is: *mut u32) -> Done {
 /// None where the mode is off.
 fn most(device: nvmlDevice_t, count: *mut u32) -> Done {
     let device = Device::answering(device)?;
-    let table = match device.gpu().mig.is_on() {
-        true => device.state.mig_table(device.index),
-        false => None,
+    let table = if device.gpu().mig.is_on() {
+        device.state.mig_table(device.index)
+    } else {
+        None
     };
     out(count)?.set(table.map_or(0, |table| table.compute_slices))
 }

@@ -16,6 +16,7 @@ use divvy_core::{
 use super::{Run, id, nth};
 
 /// Decisions at one moment that start no job, while each changes the head or preempts. The product decides again too.
+/// More than a queue of preemptions needs; a cycle would never end.
 const MOST_ROUNDS: u32 = 64;
 
 /// The start that one node's planner decides on.
@@ -40,9 +41,10 @@ impl Run<'_, '_> {
             self.tell_times();
             let bounded =
                 |node: &super::NodeRun<'_>| node.cpu_milli.is_some() || node.memory.is_some();
-            let (has_started, is_final) = match self.nodes.len() == 1 && !bounded(&self.nodes[0]) {
-                true => self.decide_for_one_node(),
-                false => self.decide_for_several_nodes(),
+            let (has_started, is_final) = if self.nodes.len() == 1 && !bounded(&self.nodes[0]) {
+                self.decide_for_one_node()
+            } else {
+                self.decide_for_several_nodes()
             };
             rounds += u32::from(!has_started);
             if is_final {

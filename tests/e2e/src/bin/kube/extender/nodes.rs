@@ -59,9 +59,10 @@ impl Drop for Nodes<'_> {
 fn node(stage: &Stage, name: &str, gpus: u64, cores: u64) -> Value {
     let amounts =
         json!({ "cpu": cores.to_string(), "memory": format!("{}Gi", gpus * 64), "pods": "200" });
-    let taints = match stage.alone {
-        true => json!([]),
-        false => json!([{ "key": RUN, "effect": "NoSchedule" }]),
+    let taints = if stage.alone {
+        json!([])
+    } else {
+        json!([{ "key": RUN, "effect": "NoSchedule" }])
     };
     json!({
         "apiVersion": "v1", "kind": "Node",

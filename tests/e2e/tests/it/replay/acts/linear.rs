@@ -26,9 +26,10 @@ pub fn utilisation(stage: &Stage, default: u64) -> Seen {
     let held = stage.info()?.free;
     drop(taken);
     let from = info.total.saturating_sub(info.free) * 100 / (100 - default) / MIB;
-    let hint = match highest < default {
-        true => format!("; 0.{default} needs a limit of {from} MiB"),
-        false => String::new(),
+    let hint = if highest < default {
+        format!("; 0.{default} needs a limit of {from} MiB")
+    } else {
+        String::new()
     };
     counted(bytes, info.free, held, stage.info()?.free)
         .map(|seen| format!("up to 0.{highest:02} starts{hint}: {seen}"))
@@ -69,9 +70,10 @@ pub fn fill(stage: &Stage, way: &str, block: u64) -> Seen {
     let again = stage.try_take(way, block)?.is_some();
     let nearly_all = before.saturating_sub(got) <= block + SLACK;
     let right = refused && got <= stage.limit && nearly_all && again && near(before, after);
-    let end = match refused {
-        true => format!("out of memory with {left} free"),
-        false => "not refused".to_owned(),
+    let end = if refused {
+        format!("out of memory with {left} free")
+    } else {
+        "not refused".to_owned()
     };
     let seen = format!(
         "{blocks} blocks, {got} of {before} free bytes, then {end}; afterwards {}",
@@ -130,9 +132,10 @@ pub fn layers(stage: &Stage, layer: u64, margin: u64) -> Seen {
 pub fn pool(stage: &Stage, own: bool, amount: Amount) -> Seen {
     let bytes = stage.bytes(amount)?;
     let before = stage.info()?.free;
-    let pool = match own {
-        true => Pool::create(&stage.session)?,
-        false => Pool::of_device(&stage.session)?,
+    let pool = if own {
+        Pool::create(&stage.session)?
+    } else {
+        Pool::of_device(&stage.session)?
     };
     // The same memory, freed and taken again: it stays in the pool.
     drop(pool.alloc(bytes)?);

@@ -43,7 +43,7 @@ fn all_is_free(home: &Home, job: &str) {
 }
 
 #[test]
-fn who_stays_in_a_slice_is_ended_after_the_grace() {
+fn a_process_that_stays_in_a_slice_is_ended_after_the_grace_period() {
     let home = Home::new("a100-80gb:1");
     let _daemon = home.daemon(&["--set", "grace=1s"]);
     let (job, mut guest) = cancelled(&home, "never");
@@ -55,7 +55,7 @@ fn who_stays_in_a_slice_is_ended_after_the_grace() {
 }
 
 #[test]
-fn who_leaves_a_slice_within_the_grace_is_let_be() {
+fn a_process_that_leaves_a_slice_within_the_grace_period_is_left_alone() {
     let home = Home::new("a100-80gb:1");
     let _daemon = home.daemon(&["--set", "grace=1h"]);
     let (job, mut guest) = cancelled(&home, "leave");

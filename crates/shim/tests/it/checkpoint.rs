@@ -48,7 +48,7 @@ fn until_it_waits(probe: &Probe) {
 }
 
 #[test]
-fn an_allocation_that_waits_in_a_locked_process_is_counted_and_holds_up_nobody() {
+fn an_allocation_that_waits_in_a_locked_process_is_counted_and_delays_no_other() {
     let rig = Rig::new(2, ROOM);
     let (mut driver, mut one, mut two) = (driver(&rig), inside(&rig), inside(&rig));
     assert_eq!(one.ask(&format!("cuMemAlloc_v2 & {}", 64 * MIB))[0], 0);
@@ -118,7 +118,7 @@ fn a_launch_that_waits_in_a_locked_process_keeps_its_turn_no_longer_than_it_shou
 }
 
 #[test]
-fn who_is_locked_at_the_gate_with_work_on_the_gpu_is_not_waited_for() {
+fn a_process_locked_at_the_gate_with_work_on_the_gpu_is_not_waited_for() {
     let rig = Rig::new(1, ROOM);
     let (mut driver, mut tenant, mut gate) = (driver(&rig), tenant(&rig), Gate::of(&rig));
     assert_eq!(tenant.ask("launch 20000 5"), [0]);

@@ -105,7 +105,7 @@ async fn what_is_set_aside_is_so_for_the_next_daemon_and_goes_by_itself_when_it_
 }
 
 #[tokio::test]
-async fn an_idle_instance_that_somebody_divides_is_told_of_and_left_alone() {
+async fn an_idle_instance_that_an_administrator_divides_is_reported_and_left_alone() {
     let Some((home, client)) = divided() else {
         return;
     };
@@ -145,7 +145,7 @@ async fn an_idle_instance_that_somebody_divides_is_told_of_and_left_alone() {
 /// The daemon has decided to destroy it, or to give it to a job, and not yet looked at it again. The first of two parts has the UUID
 /// that the whole had.
 #[tokio::test]
-async fn an_instance_that_is_divided_while_an_order_is_on_its_way_is_left_to_whoever_did_it() {
+async fn an_instance_that_an_administrator_divides_during_an_order_is_left_alone() {
     if !is_root() {
         return;
     }

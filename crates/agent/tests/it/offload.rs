@@ -302,7 +302,7 @@ fn stranger(home: &Home, bytes: u64) -> Child {
 }
 
 #[tokio::test]
-async fn memory_that_never_left_needs_no_room_though_nobody_says_how_much_it_is() {
+async fn memory_that_was_never_offloaded_needs_no_room_also_without_a_figure() {
     let home = with_faults();
     let client = home.connect();
     let config = home.path().join("sim.toml");
@@ -332,7 +332,7 @@ async fn memory_that_never_left_needs_no_room_though_nobody_says_how_much_it_is(
 }
 
 #[tokio::test]
-async fn whoever_waits_for_memory_to_leave_is_answered_when_the_job_is_to_start_anew() {
+async fn a_call_that_waits_for_an_offload_is_answered_when_the_job_is_requeued() {
     let home = with_faults();
     let client = home.connect();
     let first = kept(&home, &keeper(&home, "first", 500, 2), 2).await;
@@ -359,7 +359,7 @@ async fn whoever_waits_for_memory_to_leave_is_answered_when_the_job_is_to_start_
 }
 
 #[tokio::test]
-async fn no_room_is_kept_for_who_lacks_something_else_and_its_turn_is() {
+async fn no_room_is_kept_for_a_job_that_lacks_something_else_and_its_turn_is() {
     let home = Home::started(&ONE);
     let client = home.connect();
     let vision = ProjectChange {
@@ -399,7 +399,7 @@ async fn no_room_is_kept_for_who_lacks_something_else_and_its_turn_is() {
 }
 
 #[tokio::test]
-async fn a_stranger_who_took_the_memory_is_waited_for() {
+async fn a_resume_waits_for_a_process_outside_divvy_that_took_the_memory() {
     let home = Home::started(&ONE);
     let client = home.connect();
     let first = kept(&home, &keeper(&home, "first", 500, 1), 1).await;
