@@ -37,10 +37,7 @@ impl ProcessIdentity {
     pub fn current() -> Self {
         // SAFETY: getpid has no preconditions.
         let pid = unsafe { libc::getpid() } as u32;
-        // By its first thread, which began with it: QEMU makes up what its program reads of itself, with a later time
-        // (linux-user/syscall.c, open_self_stat). Where /proc is of another namespace, the thread has another number.
-        let stat =
-            Stat::read(own_path(pid, &mut [0; 32])).or_else(|| Stat::read(c"/proc/self/stat"));
+        let stat = Stat::of(pid);
         Self {
             pid,
             start_time: stat.map_or(0, |stat| stat.start_time),
@@ -69,8 +66,7 @@ impl ProcessIdentity {
         if !proc_is_ours() {
             return Liveness::Unknown;
         }
-        let mut path = [0; 32];
-        match Stat::read(proc_path(self.pid, "stat", &mut path)) {
+        match Stat::of(self.pid) {
             Some(stat) if stat.start_time != self.start_time || stat.finished => Liveness::Gone,
             Some(stat) if stat.stopped => Liveness::Stopped,
             _ => Liveness::Alive,
@@ -89,6 +85,17 @@ struct Stat {
 }
 
 impl Stat {
+    /// Of a process, of this one by its first thread, which began with it. QEMU makes up what its program reads of itself, with
+    /// a later time (linux-user/syscall.c, open_self_stat). Where /proc is of another namespace, the thread has another number.
+    fn of(pid: u32) -> Option<Self> {
+        let mut path = [0; 32];
+        // SAFETY: getpid has no preconditions.
+        if pid != unsafe { libc::getpid() } as u32 {
+            return Self::read(proc_path(pid, "stat", &mut path));
+        }
+        Self::read(own_path(pid, &mut path)).or_else(|| Self::read(c"/proc/self/stat"))
+    }
+
     fn read(path: &std::ffi::CStr) -> Option<Self> {
         let mut buffer = [0; 1024];
         Self::parse(read(path, &mut buffer)?)

@@ -281,7 +281,7 @@ fn stat(pid: u32) -> Option<Stat> {
     // proc(5): the name has 64 bytes at most, and each of the 50 numbers 20 digits. The kernel returns such a file
     // whole to a large enough buffer.
     let mut line = [0; 2048];
-    // As the ledger does (`ProcessIdentity::current`), for QEMU.
+    // As the ledger does (its `Stat::of`), for QEMU.
     let own = (std::process::id() == pid)
         .then(|| fs::File::open(proc_path(pid, &format!("task/{pid}/stat"))).ok());
     let mut file = match own.flatten() {

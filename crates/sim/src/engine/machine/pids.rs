@@ -16,11 +16,9 @@ pub struct Own {
 impl Own {
     pub fn of_this_process() -> Self {
         let pid = std::process::id();
-        // As the ledger does (`ProcessIdentity::current`), for QEMU.
-        let start = start_of(format_args!("self/task/{pid}")).or_else(|| start_of("self"));
         Self {
             pid,
-            start_time: start.unwrap_or_default(),
+            start_time: start_of(pid).unwrap_or_default(),
             namespace: namespace_of("self").unwrap_or_default(),
         }
     }
@@ -54,9 +52,16 @@ fn namespace_of(pid: impl std::fmt::Display) -> Option<u64> {
     Some(namespace.ino())
 }
 
-/// Field 22 of `/proc/PID/stat`, counted behind the name, which may hold anything.
-pub fn start_of(pid: impl std::fmt::Display) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+/// Field 22 of `/proc/PID/stat`, counted behind the name, which may hold anything. This process is read as the ledger reads
+/// it (its `Stat::of`), for QEMU.
+pub fn start_of(pid: u32) -> Option<u64> {
+    let stat = if pid == std::process::id() {
+        let first = fs::read_to_string(format!("/proc/self/task/{pid}/stat"));
+        first.or_else(|_| fs::read_to_string("/proc/self/stat"))
+    } else {
+        fs::read_to_string(format!("/proc/{pid}/stat"))
+    };
+    let stat = stat.ok()?;
     let after_name = stat.rsplit(')').next()?;
     after_name.split_whitespace().nth(19)?.parse().ok()
 }
