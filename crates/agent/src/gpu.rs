@@ -137,7 +137,7 @@ pub struct Power {
 #[derive(Clone, Debug)]
 pub struct Device {
     pub gpu: Gpu,
-    /// As [`Observed::bus`].
+    /// As `Observed::bus`.
     pub bus: String,
     pub used: Bytes,
     pub utilization_percent: Option<u32>,

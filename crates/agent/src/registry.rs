@@ -49,7 +49,7 @@ const SWEEP: Duration = Duration::from_secs(600);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     pub amount: Amount,
-    /// The part of it that counts without a living process ([`Record::kept`]).
+    /// The part of it that counts without a living process (`Record::kept`).
     pub kept: Amount,
     /// The driver's figure of what its jobs use.
     pub used: Bytes,

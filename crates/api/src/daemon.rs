@@ -7,7 +7,7 @@
 //! | module | contains |
 //! |---|---|
 //! | [`keys`] | the table of keys: form, flags, meaning, and whether a reload applies them |
-//! | [`file`] | the parser of a file, with line and column of each problem |
+//! | [`file`](mod@file) | the parser of a file, with line and column of each problem |
 //! | `check` | the rules for values, alone and together |
 //! | `accounts` | the users and groups that the options name |
 //! | [`source`] | the file's place, its reading, and the values of the command line that win over it |

@@ -5,7 +5,7 @@
 //! ```
 //! The first half of the lines keeps the first refusals of the slice, the second half the last ones. No process waits:
 //! a line written by two processes at once, or by one that was killed half way, has a wrong checksum, and readers skip
-//! it. The caller decides whether a refusal deserves a record; every refusal is counted ([`Slot::count_denial`]).
+//! it. The caller decides whether a refusal deserves a record; every refusal is counted ([`ProcessSlot::count_denial`]).
 
 mod line;
 

@@ -90,7 +90,7 @@ impl ProcessSlot {
     /// Charges this process's context on a GPU before it is made. `false` when it is charged already.
     ///
     /// # Errors
-    /// As [`Slot::reserve`].
+    /// As [`ProcessSlot::reserve`].
     pub fn charge_overhead(&self, gpu: usize) -> Result<bool, Denied> {
         self.charge_context(gpu, |bytes| self.reserve(gpu, bytes).map(Hold::commit))
     }
@@ -276,7 +276,7 @@ impl Hold<'_> {
         self.bytes
     }
 
-    /// The driver has given the bytes: they stay charged until [`Slot::release`].
+    /// The driver has given the bytes: they stay charged until [`ProcessSlot::release`].
     #[inline]
     pub fn commit(self) {
         self.slot.note_peak(self.gpu, self.total);

@@ -2,7 +2,7 @@
 //! processes.
 //!
 //! A slice is a folder with two files. The daemon writes `control` ([`Control`]); each process of the slice owns a line
-//! of `slots` ([`Slot`]); other permitted processes may read both ([`Slice`]). No lock is taken to reserve or release,
+//! of `slots` ([`ProcessSlot`]); other permitted processes may read both ([`Slice`]). No lock is taken to reserve or release,
 //! nothing is allocated, and a process killed at any instruction loses no bytes and blocks no other.
 //!
 //! ```text
@@ -11,8 +11,8 @@
 #![doc = "```ignore"]
 #![doc = include_str!("../examples/slice.rs")]
 #![doc = "```"]
-//! Memory that several processes hold is counted once ([`Slot::export`], [`Slot::import`]). Refusals are recorded with the
-//! usage of the process ([`Slot::record`], [`Slice::denials`]).
+//! Memory that several processes hold is counted once ([`ProcessSlot::export`], [`ProcessSlot::import`]). Refusals are
+//! recorded with the usage of the process ([`ProcessSlot::record`], [`Slice::denials`]).
 //!
 //! The limiter decides what counts as an allocation and when to reserve; the daemon decides each slice's limits.
 

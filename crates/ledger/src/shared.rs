@@ -36,7 +36,7 @@ use crate::reap::SlotsAccess;
 use crate::slice::ProcessState;
 use crate::slot::ProcessSlot;
 
-/// A shared allocation that this process holds; ends with [`Slot::release_shared`].
+/// A shared allocation that this process holds; ends with [`ProcessSlot::release_shared`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedAllocation {
     line: usize,
@@ -45,7 +45,7 @@ pub struct SharedAllocation {
 
 impl ProcessSlot {
     /// Moves `bytes` of a GPU from this process's charge to the slice's shared line, which counts them until the last
-    /// holder is gone. `key` names the allocation for [`Slot::import`]. If a process shares it under that key already,
+    /// holder is gone. `key` names the allocation for [`ProcessSlot::import`]. If a process shares it under that key already,
     /// this process becomes one more holder and its own charge ends.
     ///
     /// `None`: it stays this process's own, for 256 are shared already, or a process was stopped while changing the table.
@@ -75,7 +75,7 @@ impl ProcessSlot {
     }
 
     /// Becomes one more holder of a shared allocation. Returns `None` if no process shares it; the caller then reserves
-    /// its bytes, and may share them by [`Slot::export`] under the same key.
+    /// its bytes, and may share them by [`ProcessSlot::export`] under the same key.
     pub fn import(&self, gpu: usize, key: u64) -> Option<SharedAllocation> {
         self.cell(gpu)?;
         self.changing(|| {

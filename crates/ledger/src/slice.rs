@@ -1,7 +1,7 @@
 //! The view of a slice from outside: reads the ledger files without mapping them, and trusts none of their content.
 //!
 //! This is the view of the daemon and of monitoring tools. A process that allocates joins ([`Slice::join`]) and from
-//! then on uses its [`crate::Slot`]. No descriptor is kept between calls; a frequent reader keeps a [`crate::Reader`].
+//! then on uses its [`crate::ProcessSlot`]. No descriptor is kept between calls; a frequent reader keeps a [`crate::Reader`].
 
 use std::fs::{self, File};
 use std::io;
@@ -55,7 +55,7 @@ pub struct Usage {
     pub host: u64,
     /// Highest `charged + overhead` so far.
     pub peak: u64,
-    /// Refusals that programs were told of ([`crate::Slot::count_denial`]), and the last one's size and time
+    /// Refusals that programs were told of ([`crate::ProcessSlot::count_denial`]), and the last one's size and time
     /// (CLOCK_BOOTTIME, nanoseconds).
     pub denied: u64,
     pub last_denied_size: u64,

@@ -19,7 +19,7 @@ use crate::slice::{ProcessGpu, ProcessState, ProcessUsage, Slice, Usage};
 /// This process's place in its slice, shared by all its threads.
 ///
 /// It is worthless in a fork child: there every reservation is refused, nothing can be released, and the child must
-/// join for itself ([`Slot::is_inherited`]). Dropped with nothing charged, the slot is free at once; otherwise it
+/// join for itself ([`ProcessSlot::is_inherited`]). Dropped with nothing charged, the slot is free at once; otherwise it
 /// stays until the process is gone, because the driver still holds what was never released.
 pub struct ProcessSlot {
     pub(crate) slice: Slice,

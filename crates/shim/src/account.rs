@@ -196,7 +196,7 @@ impl GpuAccount {
         self.reserve_unnoted(bytes)
     }
 
-    /// The same for a caller that says what it has asked for ([`oom_report::asked`]) when the driver has failed.
+    /// The same for a caller that says what it has asked for (`oom_report::asked`) when the driver has failed.
     ///
     /// # Errors
     /// They do not fit.

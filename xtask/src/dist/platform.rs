@@ -138,7 +138,8 @@ impl Platform {
         };
         let shared = [root(), target(), cargo_home()?];
         let mut command = roots::with_folders(cross, &target(), &shared)?;
-        command.arg(program);
+        // Where Zig keeps its cache.
+        command.arg(program).env("HOME", "/root");
         Ok(command)
     }
 

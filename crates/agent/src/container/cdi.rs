@@ -111,7 +111,7 @@ pub fn write(folder: &Path, name: &str, cdi: &Cdi) -> io::Result<()> {
 /// The same, unless it is there as it should be.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn keep(folder: &Path, name: &str, cdi: &Cdi) -> io::Result<()> {
     let text = serde_json::to_vec_pretty(cdi)?;
     if fs::read(file(folder, name)).is_ok_and(|found| found == text) {

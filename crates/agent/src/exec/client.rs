@@ -34,7 +34,7 @@ const LONGEST: usize = 64 << 10;
 /// Calls the supervisor of the job in this folder; its answers are lines on the stream.
 ///
 /// # Errors
-/// The socket has no listener, or the server does not accept the call; [`Stopped`].
+/// The socket has no listener, or the server does not accept the call; `Stopped`.
 pub fn send_request(
     dir: &Path,
     call: &ExecRequest,

@@ -101,7 +101,7 @@ impl UserAccount {
     /// Adds groups that it is in besides.
     ///
     /// # Errors
-    /// As [`Account::lookup`].
+    /// As [`UserAccount::lookup`].
     pub fn join(&mut self, gids: impl IntoIterator<Item = u32>) -> Result<(), UserLookupError> {
         let known: BTreeSet<u32> = self.groups.iter().map(|group| group.gid).collect();
         let fresh: BTreeSet<u32> = gids

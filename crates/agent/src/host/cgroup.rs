@@ -271,7 +271,7 @@ impl Cgroup {
         Self(path.into())
     }
 
-    /// The one of this job, by what [`stem`] answered.
+    /// The one of this job, by what `stem` answered.
     pub fn of(stem: &Path, job: JobId) -> PathBuf {
         let mut name = stem.as_os_str().to_owned();
         name.push(job.to_string());

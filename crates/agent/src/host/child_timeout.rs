@@ -26,7 +26,7 @@ pub fn run_with_timeout(command: &mut Command, patience: Duration) -> io::Result
 /// Waits for a child with piped output.
 ///
 /// # Errors
-/// As [`ask`].
+/// As `ask`.
 pub fn wait_with_timeout(mut child: Child, patience: Duration) -> io::Result<Output> {
     if !exits_within(&child, patience)? {
         child.kill()?;

@@ -16,12 +16,12 @@ use crate::model::bypass::Bypass;
 use crate::model::job::{Allocation, AllocationStats, Credentials, Job, JobSpec};
 use crate::model::policy::RunState;
 
-/// Columns that [`job`] reads, in its order.
+/// Columns that `job` reads, in its order.
 pub const JOB: &str = "id, name, user, project, queue, amount, compute, gpus_on, runner, command, cwd, state, attempt, \
                        pid, pid_start, submitted_at, started_at, ended_at, outcome, exit_code, reason, resized, redivided, \
                        isolation, exact, container, terms, course, secrets, uid, gid";
 
-/// Columns that [`holding`] reads, in its order.
+/// Columns that `holding` reads, in its order.
 pub const HOLDING: &str = "job, gpu_uuid, gpu_index, memory, share, label, peak, denied, last_denied, mismatch_max, goal_memory, goal_share, mig";
 
 /// A row as it lies in the table, before it means anything.

@@ -156,7 +156,7 @@ pub struct Dependency {
     pub of: Of,
 }
 
-/// What the number of an [`After`] stands for.
+/// What the number of an `After` stands for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Of {

@@ -18,7 +18,7 @@ use crate::job_dir::injection::{InjectedLimiter, InjectionMode, InjectionPolicy,
 /// # Errors
 /// When the form that must be cannot be.
 ///
-/// Of another user's job the environment does not say where the driver's files are ([`Cover::installed`]), and they are
+/// Of another user's job the environment does not say where the driver's files are (`Cover::installed`), and they are
 /// opened as that user.
 pub fn inject(
     wish: &InjectionPolicy,

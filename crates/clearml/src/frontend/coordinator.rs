@@ -29,9 +29,9 @@ use crate::{Error, StopSignal, Ties};
 /// projects; a queue of thousands would be read at each poll otherwise.
 const LOOKED_AT: usize = 256;
 
-/// How far back a starting daemon looks for slots of its own on the server's list, seconds: an entry lives [`TIMEOUT`]
+/// How far back a starting daemon looks for slots of its own on the server's list, seconds: an entry lives `TIMEOUT`
 /// after its last report, and a report may be under way for minutes where the server is slow. So half as much again as
-/// [`TIMEOUT`].
+/// `TIMEOUT`.
 const OLD_SLOTS_S: i64 = 900;
 
 /// Jobs of that time that it looks at, the newest: more than a node of eight GPUs ends in it.

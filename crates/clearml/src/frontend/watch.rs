@@ -57,7 +57,7 @@ pub fn is_stopping(task: &Task) -> bool {
 }
 
 impl Watcher {
-    /// Looks at the task that runs as `worker`, as [`Watcher::look`] does. An end that its own agent has told the server is no wish of
+    /// Looks at the task that runs as `worker`, as `Watcher::look` does. An end that its own agent has told the server is no wish of
     /// its user: the process is left to end, for a while.
     pub fn look_at(
         &mut self,

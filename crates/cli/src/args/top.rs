@@ -20,6 +20,10 @@ pub struct Top {
     /// From one look to the next: 500ms to 10s [1s]
     ///
     /// Time from one look to the next: 500ms to 10s [default: 1s]
+    #[allow(
+        rustdoc::broken_intra_doc_links,
+        reason = "help in clap's form: the default in brackets"
+    )]
     #[arg(
         long,
         value_name = "TIME",

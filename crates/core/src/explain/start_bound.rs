@@ -34,7 +34,7 @@ use crate::units::JobId;
 /// a second.
 const MOST_LOOKS: usize = 4_000_000;
 
-/// Parts of a GPU are counted in millionths, rounded up. A thousandth of [`Share`]'s unit, so that rounding sums of
+/// Parts of a GPU are counted in millionths, rounded up. A thousandth of `Share`'s unit, so that rounding sums of
 /// shares up never adds a part of a GPU.
 const WHOLE: u64 = 1_000_000;
 

@@ -149,7 +149,7 @@ pub fn print(text: &str) -> Result<(), Error> {
 /// Writes data of any kind, at once.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_bytes(bytes: &[u8]) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     out.write_all(bytes)

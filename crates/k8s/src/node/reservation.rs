@@ -260,7 +260,7 @@ impl ReservationNode {
     /// Has what these ids stand for held, which a reboot may have ended: kubelet does not give the same ids out anew.
     ///
     /// # Errors
-    /// As [`Self::give`].
+    /// As [`Self::allocate`].
     pub async fn ensure(&self, ids: &[String]) -> Result<(), String> {
         let read = Ids::read(ids).map_err(|error| error.to_string())?;
         let turn = self.turn.lock().await;

@@ -175,7 +175,7 @@ impl ProcessSlot {
         self.control.grant.load(Relaxed) == 0
     }
 
-    /// The word that [`Slot::is_ungated`] looks at, 0 while it is. It stays mapped for as long as the slot lives.
+    /// The word that [`ProcessSlot::is_ungated`] looks at, 0 while it is. It stays mapped for as long as the slot lives.
     pub fn gate(&self) -> &AtomicU64 {
         &self.control.grant
     }

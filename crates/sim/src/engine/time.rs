@@ -7,7 +7,7 @@
 //! overlap: a simplification). Processes take turns, [`SLICE_NS`] each; a process without work gives its turn away at
 //! once. Nothing runs in the background: a process that needs to know the state of the GPU takes the state file's lock
 //! and advances the model to the present, exactly as far as the queued work allows. GPUs know nothing of each other,
-//! except where queues meet ([`Work::Meet`]): then all advance together ([`advance`]).
+//! except where queues meet ([`Work::Meet`]): then all advance together (`advance`).
 //!
 //! ```text
 //! owner pushes, without the lock            the holder of the lock

@@ -17,7 +17,7 @@ pub enum SignalEvent {
     Resized,
 }
 
-/// `None` is a signal for which [`Place::handles_signal`] says no.
+/// `None` is a signal for which `Place::handles_signal` says no.
 pub struct Signals {
     terminate: Signal,
     interrupt: Option<Signal>,

@@ -151,7 +151,7 @@ type OwnCompute<'a> = (Box<dyn Compute + 'a>, ComputeInstanceInfo);
 /// that is known. Its UUID says where it begins, and not how long it is (inferred).
 ///
 /// # Errors
-/// [`Failure::Stuck`] if there is another one, or more than one: its content is foreign then.
+/// [`MigOpError::Stuck`] if there is another one, or more than one: its content is foreign then.
 fn own_compute_instance<'a>(
     instance: &'a dyn Instance,
     slices: Option<u32>,
@@ -209,7 +209,7 @@ fn retry_while_in_use(
 /// Whether an instance is as it was when it was made: the same identity, no process, and nothing left in its memory.
 ///
 /// # Errors
-/// As [`unmake`], where it is not for us to make it anew.
+/// As `unmake`, where it is not for us to make it anew.
 pub fn is_clean(
     gpu: &dyn Gpu,
     placement: Placement,

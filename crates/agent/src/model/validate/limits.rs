@@ -1,7 +1,7 @@
 //! Request limits: bounds on the body of each call. The controller's one thread copies, journals and reads all of it,
 //! and every user waits for that thread.
 //!
-//! Each body is [`Bounded`]. The server checks it where it reads it: before the controller sees it, and before anything
+//! Each body is [`CheckLimits`]. The server checks it where it reads it: before the controller sees it, and before anything
 //! is stored. The functions take each body apart without `..`, so that a new field does not compile without a decision.
 //! A test walks the schemas and makes each text and each list too large.
 
@@ -117,7 +117,7 @@ impl CheckLimits for Submit {
 /// Refuses a submit that brings too much.
 ///
 /// # Errors
-/// As [`Bounded::check_limits`].
+/// As [`CheckLimits::check_limits`].
 pub fn submit(submit: &Submit) -> Result<(), Error> {
     let Submit {
         command,
@@ -479,7 +479,7 @@ impl CheckLimits for Claim {
 /// Refuses a path or a query that is longer than any that means something.
 ///
 /// # Errors
-/// As [`Bounded::check_limits`].
+/// As [`CheckLimits::check_limits`].
 pub fn target(path: &str, query: Option<&str>) -> Result<(), Error> {
     let (longest_path, longest_query) = LONGEST_TARGET;
     let hint = "use names of at most 200 bytes";
@@ -491,7 +491,7 @@ pub fn target(path: &str, query: Option<&str>) -> Result<(), Error> {
 /// Refuses a pattern for names that is longer than any name.
 ///
 /// # Errors
-/// As [`Bounded::check_limits`].
+/// As [`CheckLimits::check_limits`].
 pub fn pattern(text: &str) -> Result<(), Error> {
     let hint = "use a shorter pattern";
     at_most("the pattern", text.len(), LONGEST_PATTERN, "bytes", hint)
@@ -500,7 +500,7 @@ pub fn pattern(text: &str) -> Result<(), Error> {
 /// Refuses a program's name that is longer than two paths.
 ///
 /// # Errors
-/// As [`Bounded::check_limits`].
+/// As [`CheckLimits::check_limits`].
 pub fn program(text: &str) -> Result<(), Error> {
     let hint = "use the path of a program, and of the script that it runs";
     at_most("the program", text.len(), LONGEST_PROGRAM, "bytes", hint)

@@ -20,7 +20,7 @@ use crate::teams::kueue::store::{Kueue, Served, served};
 use crate::tools::doctor::opted_in;
 
 /// Events of one object that are read. Kubernetes merges repeated ones, so that 50 are days of a pod; only
-/// [`super::explain`]'s few are shown.
+/// [`super::explain()`]'s few are shown.
 const EVENTS: u32 = 50;
 /// Pods of a Job that are read, and objects of a kind that may own pods of another one. One page of a list (client-go),
 /// so that a large Job costs one call.

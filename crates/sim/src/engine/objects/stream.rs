@@ -81,7 +81,7 @@ impl TimePoint {
         }
     }
 
-    /// Takes the time over from the queue, which forgets it after [`DEPTH`] further entries.
+    /// Takes the time over from the queue, which forgets it after `DEPTH` further entries.
     pub fn passed(&self, queue: &Queue) -> Option<u64> {
         if let Some(end) = queue.ended_at(self.ticket) {
             self.passed.store(end, SeqCst);
