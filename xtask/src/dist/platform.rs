@@ -66,9 +66,9 @@ pub struct Platform {
 
 /// The suite with the cross compiler.
 const SUITE: &str = "forky";
-/// What it has for this machine: Rust, both C compilers, and QEMU.
+/// Its packages for this machine: Rust, both C compilers, and QEMU.
 const TOOLS: &str = "--include=gcc,libc6-dev,gcc-aarch64-linux-gnu,libc6-dev-arm64-cross,rustc,cargo,libstd-rust-dev,qemu-user";
-/// What it has for arm64: Rust's library, and the program and libraries of the jobs that are tried.
+/// Its packages for arm64: Rust's library, and the program and libraries of the jobs that are tried.
 const FOREIGN: [&str; 2] = ["libstd-rust-dev:arm64", "python3:arm64"];
 /// The Release file of a suite in the making expires within a week, also on a mirror that keeps an older state of it.
 const KEPT: &str = "--option=Acquire::Check-Valid-Until=false";

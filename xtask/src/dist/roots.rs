@@ -54,7 +54,7 @@ pub fn all(dist: &Path, tree: &Path, place: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The script by which debootstrap makes every newer suite, and the archive, which it wants to be told then.
+/// The script by which debootstrap makes every newer suite, and the archive, which the command line then has to name.
 const NEWER: [&str; 2] = [
     "http://deb.debian.org/debian",
     "/usr/share/debootstrap/scripts/sid",

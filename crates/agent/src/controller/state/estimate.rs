@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::model::job::{Job, JobSpec};
 
-/// The planner's input with all pending jobs. Those that it does not plan yet wait for a dependency, for their array or
+/// The planner's input with all pending jobs. Jobs that it does not plan yet wait for a dependency, for their array or
 /// for a retry, and stand at their future places.
 #[derive(Clone)]
 pub(in crate::controller) struct FullSnapshot {
