@@ -340,7 +340,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("--own-daemon", "one_machine.rs"),
     ("--outlive-client", "client_tie.rs"),
     ("--cdi", "docker/scenes.rs"),
-    ("--release-memory", "aside.rs"),
+    ("--release-memory", "offload.rs"),
     ("--from-start", "inside.rs"),
     ("--all", "errors.rs"),
     ("--me", "lists.rs"),
