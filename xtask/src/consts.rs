@@ -7,7 +7,7 @@
 //! No program can judge a reason. This one asks for a word that reasons have: a cause, a comparison, a source. Bit masks and
 //! numbers in hexadecimal name something, and need none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::LazyLock;
 
@@ -62,13 +62,8 @@ fn without_reason(folder: &Path) -> Result<Vec<Constant>> {
             names.map(|name| format!("{}/{}", size::folder(path), &name[1]))
         })
         .collect();
-    let is_test = |path: &str| {
-        let rests = tests
-            .iter()
-            .filter_map(|module| path.strip_prefix(module.as_str()));
-        rests.into_iter().any(|rest| rest.starts_with(['.', '/']))
-    };
-    texts.retain(|path, text| FIGURE.is_match(text) && !is_test(path));
+    let tests: BTreeSet<&str> = tests.iter().map(String::as_str).collect();
+    texts.retain(|path, text| FIGURE.is_match(text) && !size::is_of(path, &tests));
     let mut all = Vec::new();
     for (path, text) in &texts {
         all.extend(of_text(path, text).with_context(|| format!("parse {path}"))?);

@@ -99,16 +99,19 @@ fn by_crate(files: &BTreeMap<String, Source>) -> BTreeMap<String, usize> {
         .collect();
     let mut lines: BTreeMap<String, usize> = BTreeMap::new();
     for (path, source) in files {
-        // A module `a/b` is `a/b.rs`, and all below `a/b/`.
-        let is_test = std::iter::successors(path.strip_suffix(".rs"), |path| {
-            path.rsplit_once('/').map(|(above, _)| above)
-        })
-        .any(|module| tests.contains(module));
-        if !is_test {
+        if !is_of(path, &tests) {
             *lines.entry(crate_of(path).to_owned()).or_default() += source.lines;
         }
     }
     lines
+}
+
+/// Whether a file is of one of these modules. A module `a/b` is `a/b.rs`, and all below `a/b/`.
+pub fn is_of(path: &str, modules: &BTreeSet<&str>) -> bool {
+    std::iter::successors(path.strip_suffix(".rs"), |path| {
+        path.rsplit_once('/').map(|(above, _)| above)
+    })
+    .any(|module| modules.contains(module))
 }
 
 /// The Rust files of the product in a checkout: those that Git tracks or would add, or all where there is no Git.
