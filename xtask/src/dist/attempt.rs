@@ -22,34 +22,44 @@ pub fn all(platform: &Platform, dist: &Path, name: &str) -> Result<()> {
         fs::remove_dir_all(&place)?;
     }
     fs::create_dir_all(&place)?;
-    archive(platform, dist, name, &place)?;
-    if platform.cross.is_some() {
-        foreign_wheel(platform, dist, &place)?;
+    let is_native = platform.cross.is_none();
+    // In the other root its own, by the PATH there.
+    let python = if is_native {
+        environment(&place)?
     } else {
-        let python = environment(&place)?;
+        PathBuf::from("python3")
+    };
+    archive(platform, dist, name, &place, &python)?;
+    if is_native {
         wheel(dist, &place, &python)?;
         clearml(dist, &place, &python)?;
         ray(dist, &python)?;
+    } else {
+        foreign_wheel(platform, dist, &place, &python)?;
+    }
+    deb(platform, dist, &place, &python)?;
+    rpm(platform, dist, &place, &python)?;
+    if is_native {
         roots::all(dist, &dist.join(name), &place)?;
     }
-    deb(platform, dist, &place)?;
-    rpm(platform, dist, &place)?;
     fs::remove_dir_all(&place)?;
     Ok(())
 }
 
-fn archive(platform: &Platform, dist: &Path, name: &str, place: &Path) -> Result<()> {
+fn archive(
+    platform: &Platform,
+    dist: &Path,
+    name: &str,
+    place: &Path,
+    python: &Path,
+) -> Result<()> {
     run(Command::new("tar")
         .args(["--extract", "--file"])
         .arg(dist.join(format!("{name}.tar.gz")))
         .arg("--directory")
         .arg(place))?;
     let bin = place.join(name).join("bin");
-    refuses(
-        &mut platform.job(&bin.join("divvy"), place)?,
-        "python3",
-        place,
-    )?;
+    refuses(&mut platform.job(&bin.join("divvy"), place)?, python, place)?;
     for name in ["divvy-k8s", "divvy-slurm"] {
         let said = answer(platform.run(&bin.join(name)).arg("--version"));
         ensure!(
@@ -61,9 +71,17 @@ fn archive(platform: &Platform, dist: &Path, name: &str, place: &Path) -> Result
 }
 
 /// `divvy` runs a job that takes more memory than it has, and the driver refuses it.
-pub fn refuses(divvy: &mut Command, python: &str, place: &Path) -> Result<()> {
-    divvy.args(["run", "--no-daemon", "--sim", "a100-80gb:1", "-g", "0.5"]);
-    divvy.args(["--", python, "-c", &example()?]);
+pub fn refuses(divvy: &mut Command, python: &Path, place: &Path) -> Result<()> {
+    divvy.args([
+        "run",
+        "--no-daemon",
+        "--sim",
+        "a100-80gb:1",
+        "-g",
+        "0.5",
+        "--",
+    ]);
+    divvy.arg(python).args(["-c", &example()?]);
     // Without the compiler and the build's programs.
     let said = answer(alone(divvy, place).env("PATH", roots::PATH));
     let said = said.context("the program cannot run a job")?;
@@ -73,7 +91,7 @@ pub fn refuses(divvy: &mut Command, python: &str, place: &Path) -> Result<()> {
 }
 
 /// The wheel for another architecture, unpacked by pip.
-fn foreign_wheel(platform: &Platform, dist: &Path, place: &Path) -> Result<()> {
+fn foreign_wheel(platform: &Platform, dist: &Path, place: &Path, python: &Path) -> Result<()> {
     let wheel = shipped_file(dist, "divvy_gpu-", ".whl")?;
     let name = wheel.file_stem().and_then(|name| name.to_str());
     let tag = name.and_then(|name| name.rsplit_once('-'));
@@ -83,11 +101,8 @@ fn foreign_wheel(platform: &Platform, dist: &Path, place: &Path) -> Result<()> {
         .args(["-m", "pip", "install", "--quiet", "--no-index", "--no-deps"])
         .args(["--disable-pip-version-check", "--platform", tag, "--target"])
         .args([&to, &wheel]))?;
-    refuses(
-        &mut platform.job(&to.join("bin/divvy"), place)?,
-        "python3",
-        place,
-    )
+    let mut divvy = platform.job(&to.join("bin/divvy"), place)?;
+    refuses(&mut divvy, python, place)
 }
 
 /// A command with an instance of its own, and without what this machine has set.
@@ -138,8 +153,7 @@ fn wheel(dist: &Path, place: &Path, python: &Path) -> Result<()> {
     // A link, as `uv tool install` and pipx make it.
     let link = place.join("divvy-link");
     std::os::unix::fs::symlink(bin.join("divvy"), &link)?;
-    let python_word = python.to_str().context("the folder's name is text")?;
-    refuses(&mut Command::new(&link), python_word, place)?;
+    refuses(&mut Command::new(&link), python, place)?;
     let unit = place.join("venv").join(super::wheel::USER_UNIT.1);
     ensure!(unit.is_file(), "the wheel has no {}", unit.display());
     run(Command::new(python).args(["-m", "pip", "uninstall", "--quiet", "--yes", "divvy-gpu"]))?;
@@ -237,7 +251,7 @@ fn check_files(kind: &str, files: &[String]) -> Result<()> {
 }
 
 /// Unpacks a package and runs its program there.
-fn deb(platform: &Platform, dist: &Path, place: &Path) -> Result<()> {
+fn deb(platform: &Platform, dist: &Path, place: &Path, python: &Path) -> Result<()> {
     let package = shipped_file(dist, "divvy_", ".deb")?;
     if answer(Command::new("dpkg-deb").arg("--version")).is_none() {
         eprintln!("   SKIPPED: the .deb is not unpacked: no dpkg-deb");
@@ -261,13 +275,13 @@ fn deb(platform: &Platform, dist: &Path, place: &Path) -> Result<()> {
             ensure!(!text.contains(mark), "{script} has {mark} in it");
         }
     }
-    use_tree(platform, &to, place)
+    use_tree(platform, &to, place, python)
 }
 
 /// As on RHEL: Debian's rpm has its own database in a user's home.
 const RPM_DATABASE: [&str; 2] = ["--dbpath", "/var/lib/rpm"];
 
-fn rpm(platform: &Platform, dist: &Path, place: &Path) -> Result<()> {
+fn rpm(platform: &Platform, dist: &Path, place: &Path, python: &Path) -> Result<()> {
     let package = shipped_file(dist, "divvy-", ".rpm")?;
     if answer(Command::new("rpm").arg("--version")).is_none() {
         eprintln!("   SKIPPED: the .rpm is not installed: no rpm");
@@ -286,7 +300,7 @@ fn rpm(platform: &Platform, dist: &Path, place: &Path) -> Result<()> {
     files.retain(|file| !file.starts_with("var/lib/") && !file.starts_with("usr/lib/sysimage"));
     check_files("rpm", &files)?;
     check_zsh(&to, "site-functions")?;
-    use_tree(platform, &to, place)?;
+    use_tree(platform, &to, place, python)?;
     run(Command::new("rpm")
         .args(["--erase", "--nodeps", "--noscripts"])
         .args(RPM_DATABASE)
@@ -308,7 +322,7 @@ fn check_zsh(package: &Path, folder: &str) -> Result<()> {
 }
 
 /// Runs the program of an unpacked package.
-fn use_tree(platform: &Platform, package: &Path, place: &Path) -> Result<()> {
+fn use_tree(platform: &Platform, package: &Path, place: &Path, python: &Path) -> Result<()> {
     let mut divvy = platform.job(&package.join("usr/bin/divvy"), place)?;
     divvy.args([
         "run",
@@ -318,9 +332,8 @@ fn use_tree(platform: &Platform, package: &Path, place: &Path) -> Result<()> {
         "-g",
         "0.5",
         "--",
-        "python3",
-        "--version",
     ]);
+    divvy.arg(python).arg("--version");
     run(alone(&mut divvy, place))
 }
 
