@@ -100,13 +100,23 @@ pub(in crate::controller) fn requeue_after_run(
         (cause.zip(stop)).map(|(cause, (_, at))| StopRecord { cause, at });
     job.run_state.suspended = false;
     job.run_state.aside = GpuMemoryState::default();
-    let released = job.clone();
+    // What it held is counted up to the end of the run, which goes then.
+    io.store.release_allocations(job)?;
     (job.started_at, job.ended_at, job.exit_code) = (None, None, None);
+    save_queued(job, fx, io, kind, words)
+}
+
+/// Journals that a job is queued, and holds nothing any more.
+fn save_queued(
+    job: &mut Job,
+    fx: &mut Effects,
+    io: &Io,
+    kind: &str,
+    words: &str,
+) -> Result<(), StoreError> {
     job.allocations.clear();
-    let job = job.clone();
-    io.store.release_allocations(&released)?;
-    io.store.save(&job)?;
-    fx.record_event(io, Some(id), kind, words)?;
+    io.store.save(job)?;
+    fx.record_event(io, Some(job.id), kind, words)?;
     fx.replan = true;
     Ok(())
 }
@@ -132,14 +142,8 @@ pub(in crate::controller) fn requeue_unstarted(
     };
     active.job.apply_event(Event::NeverStarted);
     active.return_unstarted();
-    let mut job = active.job.clone();
-    io.store.release_allocations(&job)?;
-    job.allocations.clear();
-    active.job.allocations.clear();
-    io.store.save(&job)?;
-    fx.record_event(io, Some(id), "requeued", why)?;
-    fx.replan = true;
-    Ok(())
+    io.store.release_allocations(&active.job)?;
+    save_queued(&mut active.job, fx, io, "requeued", why)
 }
 
 /// How often a job's instances may be refused without an obstacle on the GPU; then the job fails. One may be a race
