@@ -55,7 +55,7 @@ pub struct Usage {
     pub host: u64,
     /// Highest `charged + overhead` so far.
     pub peak: u64,
-    /// Refusals that programs were told of ([`crate::ProcessSlot::count_denial`]), and the last one's size and time
+    /// Refusals that programs got ([`crate::ProcessSlot::count_denial`]), and the last one's size and time
     /// (CLOCK_BOOTTIME, nanoseconds).
     pub denied: u64,
     pub last_denied_size: u64,

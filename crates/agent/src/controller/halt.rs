@@ -1,4 +1,4 @@
-//! Halts: why a handler ends before its last step.
+//! Handler errors: a request is refused, or the journal fails.
 
 use divvy_api::v1::{Error, ErrorCode};
 

@@ -1,4 +1,4 @@
-//! What the routes share: the handles of the daemon, the peer of a connection, and the shape of a list.
+//! API state that the routes share: the handles of the daemon, the peer of a connection, and the shape of a list.
 
 use std::sync::{Arc, Mutex};
 

@@ -27,8 +27,8 @@ pub const NOTE: &str = "note";
 /// Bytes of a label, as the node agent takes them.
 const LONGEST_LABEL: usize = 256;
 
-/// Projects whose first job is waited for at a time; the others' are looked at with each look at the server. Each is a
-/// connection to the daemon, of 512 for a user: so an eighth of them is taken.
+/// Projects whose first job has a waiting call to the daemon; the front end polls the others with each poll of the
+/// server. Each call is a connection to the daemon, of 512 for a user: so an eighth of them is taken.
 const MOST_WAITERS: usize = 64;
 
 /// One call that waits for the head's slice. The daemon answers when the slice comes, so the length only sets the

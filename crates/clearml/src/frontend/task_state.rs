@@ -163,7 +163,7 @@ pub enum Outcome {
 /// network.
 const LOOKS: u8 = 5;
 
-/// How often a task that cannot be started is looked at again before it goes back. One failure may be a passing fault
+/// How often the front end tries to start a task before it returns it to the queue. One failure may be a passing fault
 /// of the server; a task that fails three times would hold up those behind it.
 const STARTS: u8 = 3;
 

@@ -18,7 +18,7 @@ use crate::args::OpenMode;
 use crate::error_output::usage;
 use crate::output::{Stop, print as put, say};
 
-/// How often a file that grows is looked at. A tenth of a second is as fast as a reader sees; a shorter one would wake
+/// The interval at which the client polls a file that grows. A tenth of a second is as fast as a reader sees; a shorter one would wake
 /// the process for nothing new.
 const LOOK: Duration = Duration::from_millis(100);
 

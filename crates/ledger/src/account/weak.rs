@@ -1,4 +1,4 @@
-//! A memory with weak orders, for the model checkers: what a processor may show to a thread beside the newest value.
+//! A weak memory model for the model checkers: the values that a processor may show to a thread beside the newest.
 //!
 //! x86-64 shows nearly all stores in their order, arm64 does not, and no run on one processor shows all that it may do. This
 //! memory keeps the past values of each word. A thread has a view: the oldest value of each word that it may still read.

@@ -11,7 +11,7 @@ use crate::layout::{ControlFile, GPUS, SlotLines};
 use crate::process::boot_time_ns;
 use crate::slot::ProcessSlot;
 
-/// Grants of an agent that has not been heard of for this long count for nothing, in nanoseconds. Four of the agent's
+/// The gate ignores the grants of an agent that has renewed none for this long, in nanoseconds. Four of the agent's
 /// renewals: one late renewal opens no gate, and a dead agent holds up no program for longer (015).
 pub const SCHEDULER_TIMEOUT_NS: u64 = 1_000_000_000;
 /// How often a process at the gate asks, in case it was overlooked, and to show that it goes on. A report that was

@@ -13,7 +13,7 @@ use crate::render::{Packing, WaitFigures, WaitRow};
 use divvy_cli::error_output::Result;
 use draw::{BOTTOM, COLOURS, DASHES, LEFT, RIGHT, Scale, TOP, begin, note, place_labels};
 
-/// Queues in a chart; a table has all. More lines could not be told apart by colour.
+/// Queues in a chart; a table has all. A reader could not tell more lines apart by colour.
 const MOST_GROUPS: usize = 12;
 
 /// A line: percent asked for, percent unallocated.

@@ -1,4 +1,4 @@
-//! What the daemon watches of a GPU, to find faults.
+//! GPU health: what the daemon counts of a GPU, to find faults.
 
 use std::collections::BTreeMap;
 
