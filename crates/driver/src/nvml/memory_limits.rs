@@ -2,7 +2,7 @@
 //!
 //! Source: NVIDIA, "MPS v3 Memory Partitioning", and `nvmlDeviceSetMemoryLimits_v1` in nvml.h. Not verified on hardware.
 
-use std::ffi::{CString};
+use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
