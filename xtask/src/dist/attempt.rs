@@ -90,19 +90,19 @@ pub fn refuses(divvy: &mut Command, python: &Path, place: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The wheel for another architecture, unpacked by pip.
+/// The wheel for another architecture. pip of this machine refuses its platform, and with `--target` drops its libraries; so
+/// it gets the same file under a name for any platform.
 fn foreign_wheel(platform: &Platform, dist: &Path, place: &Path, python: &Path) -> Result<()> {
     let wheel = shipped_file(dist, "divvy_gpu-", ".whl")?;
-    let name = wheel.file_stem().and_then(|name| name.to_str());
-    let tag = name.and_then(|name| name.rsplit_once('-'));
-    let (_, tag) = tag.context("a wheel's name has a platform")?;
-    let to = place.join("foreign");
-    run(Command::new("python3")
-        .args(["-m", "pip", "install", "--quiet", "--no-index", "--no-deps"])
-        .args(["--disable-pip-version-check", "--platform", tag, "--target"])
-        .args([&to, &wheel]))?;
-    let mut divvy = platform.job(&to.join("bin/divvy"), place)?;
-    refuses(&mut divvy, python, place)
+    let any = place.join(format!("divvy_gpu-{VERSION}-py3-none-any.whl"));
+    fs::copy(&wheel, &any)?;
+    let here = environment(place)?;
+    install(&here, &any)?;
+    let divvy = here
+        .parent()
+        .context("a program lies in a folder")?
+        .join("divvy");
+    refuses(&mut platform.job(&divvy, place)?, python, place)
 }
 
 /// A command with an instance of its own, and without what this machine has set.
