@@ -199,6 +199,8 @@ pub struct Limits {
 pub struct Confinement {
     /// Action on memory that a process holds outside the limiter.
     pub on_bypass: BypassPolicy,
+    /// What is to hold the memory limits of parts of GPUs.
+    pub enforcement: EnforcementPolicy,
     /// Jobs of other users get no user namespaces.
     pub refuse_user_namespaces: bool,
     /// Parent cgroup of jobs, or the reason why there is none.

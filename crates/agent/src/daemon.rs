@@ -181,7 +181,7 @@ fn serve(
         false => known.check(&options.gpus),
     }
     .map_err(|error| Error::new(ErrorCode::Usage, error.to_string()).hint(error.hint()))?;
-    let devices = devices(&node, &store, &known)?;
+    let mut devices = devices(&node, &store, &known)?;
     let count = reload::served(&devices);
     let settings = Settings::of(options, count)?;
     let ever: Vec<Gpu> = devices.iter().map(Device::unoccupied).collect();
@@ -232,6 +232,13 @@ fn serve(
         instance = format!("{instance}-{journal}");
     }
     let groups = job_cgroups(&instance, options.device_nodes)?;
+    let conditions = ProbeConditions {
+        policy: options.enforcement,
+        is_root: rustix::process::geteuid().is_root(),
+        groups: &groups.prefix,
+        driver_version: &driver_version,
+    };
+    find_driver_limits(&mut devices, &source, &conditions)?;
     if let Err(error) = log_trim::can_punch_holes(home.state()) {
         let what = "cannot limit job logs to limits.log-size: the file system does not support holes in files";
         tracing::warn!(%error, "{what}");
@@ -252,6 +259,7 @@ fn serve(
         idle: settings.idle,
         confinement: Confinement {
             on_bypass: settings.on_bypass,
+            enforcement: options.enforcement,
             refuse_user_namespaces: settings.refuse_user_namespaces,
             cgroup_parent: groups.prefix,
         },
@@ -438,6 +446,38 @@ fn remove_old_limiters(controller: &Controller, home: &Home, preload: &Path) {
     if let Err(error) = limiter_copies::remove_unused(current, &controller.living()) {
         tracing::warn!(%error, "cannot remove old copies of the limiter");
     }
+}
+
+/// Asks of each GPU whether the driver limits jobs there.
+///
+/// # Errors
+/// Where the configuration demands the driver's limit and a GPU does not have it.
+fn find_driver_limits(
+    devices: &mut [Device],
+    source: &Source,
+    conditions: &ProbeConditions<'_>,
+) -> Result<(), Error> {
+    let shared = |device: &&mut Device| device.is_managed && !device.is_lost;
+    for device in devices.iter_mut().filter(shared) {
+        let is_mig = device.mode.mig.is_some_and(|mode| mode.current);
+        let limit = driver_limit::probe(source, &device.gpu.uuid, is_mig, conditions);
+        let index = device.gpu.index;
+        match &limit {
+            Ok(()) => tracing::info!(gpu = index, "the driver limits jobs"),
+            Err(why) => tracing::info!(gpu = index, %why, "the limiter alone limits jobs"),
+        }
+        if let Err(why) = &limit
+            && conditions.policy == EnforcementPolicy::Driver
+            && !is_mig
+        {
+            let what =
+                format!("enforcement = \"driver\", but GPU {index} has no driver's limit: {why}");
+            return Err(Error::new(ErrorCode::Usage, what)
+                .hint("set enforcement = \"auto\", or leave the GPU out of gpus"));
+        }
+        device.set_driver_limit(limit);
+    }
+    Ok(())
 }
 
 /// Gives a thread that reads for calls a tenth of the weight of the threads that decide and answer (sched(7)).

@@ -5,6 +5,7 @@
 
 pub mod absent;
 pub mod attribution;
+pub mod driver_limit;
 pub mod health;
 pub mod mig;
 mod nvml;
@@ -25,7 +26,7 @@ use std::sync::Arc;
 
 use divvy_core::mig::{MigInventory, ProfileTable};
 use divvy_core::reconcile::Comparison;
-use divvy_core::{Bytes, Gpu, GpuUuid, Mode};
+use divvy_core::{Bytes, Enforcement, Gpu, GpuUuid, Mode};
 use divvy_driver::nvml::mig::MigMode;
 
 pub use observer::{IDLE_INTERVAL, INTERVAL, Observer};
@@ -37,6 +38,7 @@ use crate::model::gpu_mode::RequestedMode;
 use crate::model::out_of_service::OutOfService;
 use crate::model::usage::meter::UtilisationSample;
 
+use driver_limit::NoDriverLimit;
 use health::{DriverHealth, GpuXid};
 use outside::OutsideProcess;
 use sample::GpuSample;
@@ -162,6 +164,8 @@ pub struct Device {
     /// The lasting fault with which an administrator has returned it to service.
     pub accepted_fault: Option<String>,
     pub mode: DeviceMode,
+    /// Why the driver does not limit jobs on it. [`Device::set_driver_limit`] changes it.
+    pub driver_limit: Result<(), NoDriverLimit>,
 }
 
 /// The use of a GPU, and the MIG mode that it needs.
@@ -201,6 +205,7 @@ impl Device {
             reserved: observed.reserved,
             unmanaged: Bytes::ZERO,
             unlisted: Bytes::ZERO,
+            enforcement: Enforcement::Limiter,
             elsewhere: Vec::new(),
             context: Bytes::ZERO,
             mig: None,
@@ -231,6 +236,9 @@ impl Device {
                     .and_then(|mig| mig.capabilities.clone()),
                 is_switching: false,
             },
+            driver_limit: Err(NoDriverLimit::Failed(
+                "it did not respond when the daemon started".to_owned(),
+            )),
         }
     }
 
@@ -268,7 +276,19 @@ impl Device {
                 mig_capabilities: None,
                 is_switching: false,
             },
+            driver_limit: Err(NoDriverLimit::Failed(
+                "it did not respond when the daemon started".to_owned(),
+            )),
         }
+    }
+
+    /// Whether the driver limits jobs on it from now on.
+    pub fn set_driver_limit(&mut self, limit: Result<(), NoDriverLimit>) {
+        self.gpu.enforcement = match limit {
+            Ok(()) => Enforcement::Driver,
+            Err(_) => Enforcement::Limiter,
+        };
+        self.driver_limit = limit;
     }
 
     /// The daemon took it out of service for a fault.
@@ -293,6 +313,8 @@ impl Device {
             out_of_service: None,
             unmanaged: Bytes::ZERO,
             unlisted: Bytes::ZERO,
+            // The next start asks the driver anew.
+            enforcement: Enforcement::Limiter,
             elsewhere: Vec::new(),
             ..self.unoccupied()
         }

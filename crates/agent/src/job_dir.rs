@@ -113,6 +113,9 @@ pub struct LaunchSpec {
     /// Where its control group is to be, or why it gets none.
     #[serde(default)]
     pub held: CgroupStatus,
+    /// The driver limits that group: the program starts in it or not at all.
+    #[serde(default)]
+    pub needs_group: bool,
     /// What the journal says of the job; absent without a journal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<Replica>,
@@ -534,6 +537,7 @@ mod tests {
             refuse_user_namespaces: false,
             refuse_gpus: false,
             held: CgroupStatus::default(),
+            needs_group: false,
             replica: None,
         };
         dir.write_spec(&spec).unwrap();

@@ -82,6 +82,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0020_event_pots.sql"),
     include_str!("../migrations/0021_gpus.sql"),
     include_str!("../migrations/0022_out_of_service.sql"),
+    include_str!("../migrations/0023_enforcement.sql"),
 ];
 
 /// The setting with the version of the divvy that opened the journal last.

@@ -273,6 +273,7 @@ fn prepare(
             because: Some("it runs without a daemon".to_owned()),
             tasks: None,
         },
+        needs_group: false,
         replica: None,
     };
     let record = |error| Error::new(ErrorCode::Internal, error_chain(&error));

@@ -97,6 +97,8 @@ pub struct DaemonOptions {
     /// See [`DaemonOptions::bypass_policy`] for the default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_bypass: Option<BypassPolicy>,
+    /// What is to hold memory limits on shared GPUs.
+    pub enforcement: EnforcementPolicy,
     /// Jobs of other users get no user namespaces.
     pub refuse_user_namespaces: bool,
     pub device_nodes: DeviceNodes,
@@ -135,6 +137,7 @@ impl Default for DaemonOptions {
             grace: DEFAULT_GRACE,
             idle: None,
             on_bypass: None,
+            enforcement: EnforcementPolicy::default(),
             refuse_user_namespaces: false,
             device_nodes: DeviceNodes::Open,
             claims_only: false,

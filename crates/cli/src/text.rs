@@ -43,7 +43,7 @@ pub fn labels<'a>(labels: impl IntoIterator<Item = &'a str>) -> String {
     clean(&divvy_core::show_labels(labels))
 }
 
-/// Enforcement of a memory limit, in the glossary's words: `limiter`, `mig`.
+/// Enforcement of a memory limit, in the glossary's words: `limiter`, `driver`, `mig`.
 pub fn enforcement(name: &str) -> Cow<'_, str> {
     match name {
         "interposer" => "limiter".into(),
@@ -55,6 +55,7 @@ pub fn enforcement(name: &str) -> Cow<'_, str> {
 pub fn enforcer(name: &str) -> String {
     match name {
         "mig" => "the driver (a MIG instance)".to_owned(),
+        "driver" => "the driver (its own limit), with the limiter on top".to_owned(),
         other => format!("the {}", enforcement(other)),
     }
 }

@@ -46,6 +46,7 @@ pub use explain::reason::{self, Reason};
 pub use explain::why::{SuggestedChange, Suggestion, Why, WhyGpu, WhyHolder, why};
 pub use explain::{advise, estimate, mig_preview, runtime_stats, start_bound};
 pub use mig::MigProfile;
+pub use model::enforcement::{Enforcement, EnforcementPolicy};
 pub use model::gpu::{Gpu, HeldElsewhere, Mode};
 pub use model::isolation::Isolation;
 pub use model::job_state::JobState;

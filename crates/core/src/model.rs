@@ -11,6 +11,7 @@
 //! Used by: `reconcile`, `placement`, `project`, `plan`, `resize`, `explain`.
 
 pub mod command;
+pub mod enforcement;
 pub mod escape;
 pub mod gpu;
 pub mod invariants;

@@ -62,6 +62,8 @@ pub struct SliceSample {
     pub granted_recently: Option<Bytes>,
     /// Its job was seen to write over its limit.
     pub tampered: bool,
+    /// The driver limits its job's control groups: memory that the limiter does not see harms no other job.
+    pub is_walled: bool,
     /// What its ledger says of living processes, listed by the driver or not.
     pub charged: Bytes,
     /// The most that its ledger said before or after the driver was asked, of ended processes too, while the driver gives
@@ -91,6 +93,8 @@ pub enum ProcessOwner {
         /// What its slot in the job's slice says of this GPU; `None` without one.
         account: Option<LedgerEntry>,
         limiter: Limiter,
+        /// It is in none of the control groups in which the driver limits the job.
+        has_escaped: bool,
     },
 }
 
@@ -176,14 +180,17 @@ pub enum BypassKind {
     Understated,
     /// Its slice holds more than it was granted, whatever its limit says.
     Overdrawn,
+    /// It has left the control group in which the driver limits its job.
+    Escaped,
 }
 
 impl BypassKind {
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::Unlimited,
         Self::OtherGpu,
         Self::Understated,
         Self::Overdrawn,
+        Self::Escaped,
     ];
 
     /// The word for it in JSON, metrics and the journal.
@@ -193,6 +200,7 @@ impl BypassKind {
             Self::OtherGpu => "other_gpu",
             Self::Understated => "understated",
             Self::Overdrawn => "overdrawn",
+            Self::Escaped => "escaped",
         }
     }
 }
@@ -285,8 +293,17 @@ pub fn compare(sight: &Sample) -> Comparison {
                 job,
                 account,
                 limiter,
+                has_escaped,
             } => match sight.slices.iter().find(|slice| slice.job == job) {
-                Some(_) => tally.member(sight, seen, job, account, limiter),
+                Some(slice) if slice.is_walled && has_escaped => {
+                    tally.member(sight, seen, slice, account, limiter);
+                    let charged = account.map_or(Bytes::ZERO, |account| account.charged);
+                    tally
+                        .suspects
+                        .retain(|suspect| suspect.process != seen.process);
+                    tally.suspect(seen, job, BypassKind::Escaped, charged, true);
+                }
+                Some(slice) => tally.member(sight, seen, slice, account, limiter),
                 None => {
                     tally.stranger(seen.used);
                     tally.suspect(seen, job, BypassKind::OtherGpu, Bytes::ZERO, true);
@@ -363,10 +380,11 @@ impl Totals {
         &mut self,
         sight: &Sample,
         seen: &ProcessSample,
-        job: JobId,
+        slice: &SliceSample,
         account: Option<LedgerEntry>,
         limiter: Limiter,
     ) {
+        let job = slice.job;
         let members = self.members.entry(job).or_default();
         members.used_unknown |= seen.used.is_none();
         members.used = members.used.saturating_add(seen.used.unwrap_or_default());
@@ -378,6 +396,10 @@ impl Totals {
         if account.is_some_and(|account| !account.steady) {
             members.unsteady = true;
             self.unsure.push(seen.process);
+            return;
+        }
+        if slice.is_walled {
+            // The driver counts it already, and what the limiter refused besides, the driver would grant.
             return;
         }
         if beyond > SLACK {

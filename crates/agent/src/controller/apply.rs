@@ -23,8 +23,8 @@ use crate::controller::admission::{dependencies, submit};
 use crate::controller::effects::{Effects, MachineEffects};
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{
-    cancel, job_sync, notifications, offload, pause, planner_input, release, resize, schedule,
-    start,
+    cancel, driver_limit, job_sync, notifications, offload, pause, planner_input, release, resize,
+    schedule, start,
 };
 use crate::controller::mig::commands;
 use crate::controller::observe::reconcile;
@@ -32,6 +32,7 @@ use crate::controller::state::estimate::FullSnapshot;
 use crate::controller::state::{Jobs, State, TICK};
 use crate::controller::{active_set, claims, sharing, waiters};
 use crate::gpu::IDLE_INTERVAL;
+use crate::host::cgroup::Cgroup;
 use crate::host::clock::Instant;
 use crate::host::failpoint::reach;
 use crate::journal::StoreError;
@@ -68,7 +69,7 @@ pub(super) fn commit_and_apply(
     commands::dispatch_mig_commands(fx, actuators);
     for id in std::mem::take(&mut fx.jobs.reopened) {
         actuators.compute_scheduler.remove_slice(id);
-        resize::apply_limits(&state.jobs, io, actuators, id);
+        resize::apply_limits(&mut state.jobs, io, actuators, id);
     }
     resize::apply_resizes(state, fx, io, actuators)?;
     let State { jobs, children, .. } = state;
@@ -109,8 +110,11 @@ pub(super) fn commit_and_apply(
     for id in supervised {
         start::prepare(state, fx, io, actuators, id);
         reach("start.prepared");
-        start::spawn(&mut state.jobs, &mut state.children, fx, io, actuators, id);
+        if !driver_limit::begin(&mut state.jobs, io, actuators, id) {
+            start::spawn(&mut state.jobs, &mut state.children, fx, io, actuators, id);
+        }
     }
+    driver_limit::go_on(state, fx, io, actuators);
     for id in std::mem::take(&mut fx.jobs.stops) {
         cancel::stop(&state.jobs, &state.children, fx, io, id);
     }
@@ -129,7 +133,11 @@ fn act_on_machine(fx: &mut MachineEffects, actuators: &Actuators) {
         utilization,
         samples,
         forgotten,
+        groups,
     } = std::mem::take(fx);
+    for group in groups {
+        Cgroup::at(group).remove();
+    }
     if sample_soon {
         actuators.observer.sample_soon();
     }

@@ -135,6 +135,7 @@ pub(super) fn hold_claim(
     let mut job = io.store.insert(&new)?;
     let id = job.id;
     job.place(placed.grants);
+    job.enforce(&state.gpus);
     io.store.save_allocations(&job)?;
     io.store.save(&job)?;
     let mut text = format!("{}: {}", new.spec.name, job.grant_labels());
@@ -500,7 +501,7 @@ pub(super) fn resume_claim(
             if let Err(error) = entries::write(state, io, id) {
                 tracing::warn!(job = %id, %error, "cannot write the slice's entry again");
             }
-            resize::apply_limits(&state.jobs, io, actuators, id);
+            resize::apply_limits(&mut state.jobs, io, actuators, id);
             // The first observation of the driver shows which processes remain.
             fx.jobs.recheck.push(id);
             Ok(())

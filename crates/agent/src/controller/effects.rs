@@ -1,6 +1,7 @@
 //! Effects: what one round has decided, in the order in which [`apply`](super::apply) carries it out.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::mpsc::SyncSender;
 
 use divvy_api::v1::{Error, GpuChanged, MigInstance};
@@ -63,6 +64,8 @@ pub struct MachineEffects {
     pub samples: Vec<Sample>,
     /// Jobs that the history forgets.
     pub forgotten: Vec<JobId>,
+    /// Control groups of ended jobs, from which the driver has taken its limits off.
+    pub groups: Vec<PathBuf>,
 }
 
 /// What the round does to jobs.
@@ -101,6 +104,10 @@ pub struct JobEffects {
     pub memory_ops: Vec<JobId>,
     /// Placed jobs to start.
     pub starts: Vec<JobId>,
+    /// Jobs with another limit of the driver's in force.
+    pub walled: Vec<JobId>,
+    /// Jobs with a slice that have waited for the driver's limit, to start.
+    pub limited: Vec<JobId>,
     /// Stopping jobs, to signal their supervisors.
     pub stops: Vec<JobId>,
     /// Jobs to check again in the next round.

@@ -6,6 +6,7 @@ pub(in crate::controller) mod client_tie;
 pub(in crate::controller) mod confirm;
 pub mod container;
 pub(in crate::controller) mod container_gc;
+pub(in crate::controller) mod driver_limit;
 pub(in crate::controller) mod end;
 pub(in crate::controller) mod finalize;
 pub(in crate::controller) mod forget;

@@ -35,7 +35,6 @@ use crate::controller::io::Io;
 use crate::controller::lifecycle::{confirm, idle, offload, planner_input};
 use crate::controller::mig::{self, capacity};
 use crate::controller::observe::unjournaled;
-use crate::controller::query::view::ENFORCEMENT;
 use crate::controller::reference::{self, JobRef};
 use crate::controller::request::Milestone;
 use crate::controller::runtime::ActiveJob;
@@ -171,7 +170,11 @@ pub fn view(
             },
             denials: usage.map_or(traces.denied, |usage| usage.denied),
             last_denied_bytes: usage.map_or(traces.last_denied.map(Bytes::get), last),
-            enforcement: enforcement(&holding.grant).to_owned(),
+            enforcement: enforcement(state, job, holding).to_owned(),
+            enforced_since: (holds
+                .then(|| state.jobs.limits.in_force(job.id, &holding.grant.gpu))
+                .flatten())
+            .map(|(_, since)| since),
             device_uuid: state.mig.visible_uuid(&holding.grant),
             mig: mig::view::mig_slice(&state.mig, &state.gpus, &holding.grant),
             memory_driver_bytes: match found {
@@ -366,7 +369,7 @@ fn gpu_to_api(
                     memory_driver_bytes: found.or_else(|| slice_usage.driver.map(Bytes::get)),
                     memory_mismatch_bytes: slice_usage.mismatch,
                     compute_time: io.sensors.usage(active.job.id).map(ComputeUsage::to_api),
-                    enforcement: enforcement(&holding.grant).to_owned(),
+                    enforcement: enforcement(state, &active.job, holding).to_owned(),
                     mig: mig::view::mig_slice(&state.mig, &state.gpus, &holding.grant),
                     unknown: false,
                 });
@@ -396,9 +399,12 @@ fn gpu_to_api(
         slices,
         unmanaged_pids: device.unmanaged.clone(),
         enforcement: match gpu.mode {
-            divvy_core::Mode::Mig => mig::view::ENFORCEMENT.to_owned(),
-            _ => ENFORCEMENT.to_owned(),
+            divvy_core::Mode::Mig => Enforcement::Mig.name().to_owned(),
+            _ => gpu.enforcement.name().to_owned(),
         },
+        enforcement_reason: (device.driver_limit.as_ref().err())
+            .filter(|_| gpu.mode != divvy_core::Mode::Mig)
+            .map(ToString::to_string),
         process_memory_known: device.reports_process_memory,
         memory_mismatch_bytes: device.ledger_error.sum.map(Bytes::get),
         memory_mismatch_max_bytes: device.ledger_error.max.get(),
@@ -600,11 +606,16 @@ pub(super) fn snapshot(active: &ActiveJob) -> Option<Snapshot> {
     active.slice()?.read().ok()
 }
 
-/// The enforcement of a grant's limit.
-fn enforcement(grant: &Grant) -> &'static str {
-    match grant.mig {
-        Some(_) => mig::view::ENFORCEMENT,
-        None => ENFORCEMENT,
+/// What holds an allocation's limit now, or did until the job ended: the driver's limit of a container comes after its
+/// start.
+fn enforcement(state: &State, job: &Job, allocation: &Allocation) -> &'static str {
+    let limits = &state.jobs.limits;
+    let is_coming = allocation.enforcement == Enforcement::Driver
+        && !job.state.grants().is_empty()
+        && limits.in_force(job.id, &allocation.grant.gpu).is_none();
+    match is_coming {
+        true => Enforcement::Limiter.name(),
+        false => allocation.enforcement.name(),
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use divvy_core::reconcile::BootNanos;
-use divvy_core::{Grant, JobState};
+use divvy_core::{GpuUuid, Grant, JobState};
 
 use crate::controller::request::{Milestone, Reply};
 use crate::controller::state::memory_op::MemoryOp;
@@ -96,6 +96,8 @@ pub struct StartAttempts {
 pub struct StartProgress {
     /// Its MIG instances that are not ready.
     pub pending_instances: BTreeSet<MigSlot>,
+    /// GPUs on which the driver has not set its limit.
+    pub pending_limits: BTreeSet<GpuUuid>,
     /// Why its start has to wait.
     pub shortage: Option<Shortage>,
     /// How its start failed, if that could not be written into the job's folder.
@@ -276,6 +278,12 @@ impl ActiveJob {
     pub fn has_all_instances(&self) -> bool {
         self.placed()
             .is_none_or(|placed| placed.start.pending_instances.is_empty())
+    }
+
+    /// Its slice is ready, and the driver has not set its limit.
+    pub fn awaits_driver_limit(&self) -> bool {
+        self.placed()
+            .is_some_and(|placed| !placed.start.pending_limits.is_empty())
     }
 
     /// Whether the journal and the runtime state agree on whether the job waits.

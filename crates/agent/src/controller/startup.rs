@@ -11,7 +11,9 @@ use crate::controller::claims::{entries, files};
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::known_gpus::told;
-use crate::controller::lifecycle::{cancel, container_gc, job_sync, requeue, resize, start};
+use crate::controller::lifecycle::{
+    cancel, container_gc, driver_limit, job_sync, requeue, resize, start,
+};
 use crate::controller::mig::{mode, release};
 use crate::controller::observe::{reconcile, unjournaled};
 use crate::controller::state::lookup::records;
@@ -158,10 +160,11 @@ pub fn resume(
             start::watch_job(&state.jobs, io, actuators, *id);
             job_sync::register_process_roots(&state.jobs, io, actuators, *id);
             // The daemon may have been killed between the journal and the slice.
-            resize::apply_limits(&state.jobs, io, actuators, *id);
+            resize::apply_limits(&mut state.jobs, io, actuators, *id);
         }
         job_sync::sync_job(state, fx, io, *id)?;
     }
+    driver_limit::resume(state, fx, io);
     claims::remember_released(state, io, actuators)?;
     release::release_stray_instances(&state.jobs, &mut state.mig, io)?;
     reconcile::restore_bypasses(&state.jobs, &mut state.gpus);

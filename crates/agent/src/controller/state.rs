@@ -5,6 +5,7 @@
 
 pub mod active_set;
 pub mod disk;
+pub mod driver_limits;
 pub mod estimate;
 pub mod gpu_watch;
 pub mod history;
@@ -32,6 +33,7 @@ use crate::controller::known_gpus::StartDifferences;
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::active_set::ActiveSet;
 use crate::controller::state::disk::DiskFull;
+use crate::controller::state::driver_limits::DriverLimits;
 use crate::controller::state::estimate::EstimateInput;
 use crate::controller::state::gpu_watch::GpuWatch;
 use crate::controller::state::history::HistoryClock;
@@ -81,6 +83,7 @@ pub struct Jobs {
     /// Running jobs that the journal lacks.
     pub unjournaled: Unknowns,
     pub notifications: Notifications,
+    pub limits: DriverLimits,
     /// Failed jobs that are not started again before this. A daemon that starts anew starts them at once.
     pub pauses: BTreeMap<JobId, Instant>,
     /// Number of jobs that the journal recovered from their job records at the daemon's start.

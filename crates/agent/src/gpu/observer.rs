@@ -209,6 +209,11 @@ impl Observer {
         Arc::make_mut(&mut *lock(&self.roster)).set_cgroup(job, group);
     }
 
+    /// The control groups in which the driver limits a job.
+    pub fn set_walls(&self, job: JobId, walls: Vec<PathBuf>) {
+        Arc::make_mut(&mut *lock(&self.roster)).set_walls(job, walls);
+    }
+
     /// A slice is no more.
     pub fn unregister(&self, job: JobId) {
         Arc::make_mut(&mut *lock(&self.roster)).unregister(job);

@@ -143,12 +143,18 @@ pub fn build_sample(
             gpus.push(look.sample_mig_gpu(observed, roster, kin));
             continue;
         }
-        let context = look.slices_on(observed).map(|(_, context)| context).max();
+        let context = look
+            .slices_on(observed, roster)
+            .map(|(_, context)| context)
+            .max();
         let mut seen = GpuSample {
             sample: Sample {
                 used: observed.used,
                 context: context.unwrap_or_default(),
-                slices: look.slices_on(observed).map(|(slice, _)| slice).collect(),
+                slices: look
+                    .slices_on(observed, roster)
+                    .map(|(slice, _)| slice)
+                    .collect(),
                 processes: Vec::new(),
             },
             unmanaged: Vec::new(),
@@ -332,7 +338,11 @@ pub fn owns(owner: &ProcessIdentity, person: &AttributedProcess) -> bool {
 
 impl NodeSample {
     /// Slices that have a part of a GPU, and what a context there is taken to cost.
-    fn slices_on(&self, gpu: &ObservedGpu) -> impl Iterator<Item = (SliceSample, Bytes)> {
+    fn slices_on(
+        &self,
+        gpu: &ObservedGpu,
+        roster: &WatchedJobs,
+    ) -> impl Iterator<Item = (SliceSample, Bytes)> {
         self.ledgers.iter().filter_map(|(job, book)| {
             let at = book.gpu_position(gpu)?;
             let spec = book.spec.gpus.get(at)?;
@@ -341,6 +351,7 @@ impl NodeSample {
                 granted: Bytes::new(spec.limit),
                 granted_recently: Some(Bytes::new(spec.limit)),
                 tampered: false,
+                is_walled: roster.is_walled(*job),
                 charged: book
                     .snapshots
                     .as_ref()
@@ -486,6 +497,7 @@ impl NodeSample {
             job,
             account,
             limiter,
+            has_escaped: roster.has_escaped(job, seen.pid),
         };
         sight(person.process, of)
     }

@@ -321,6 +321,7 @@ impl HeldSlice {
             mounts: Vec::new(),
             cgroup: None,
             pods: Vec::new(),
+            walls: Vec::new(),
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use divvy_core::JobId;
 
 use super::slice::GrantedSlice;
+use crate::host::cgroup;
 use crate::host::machine::machine;
 use crate::host::node_pods::pods_of;
 use crate::host::process::evidence::{self, KnownFile};
@@ -26,6 +27,8 @@ pub struct WatchedJob {
     pub cgroup: Option<PathBuf>,
     /// The uids of the Kubernetes pods that a claim is reserved for.
     pub pods: Vec<String>,
+    /// Control groups in which the driver limits it.
+    pub walls: Vec<PathBuf>,
 }
 
 impl WatchedJob {
@@ -37,6 +40,7 @@ impl WatchedJob {
             mounts: Vec::new(),
             cgroup: None,
             pods: Vec::new(),
+            walls: Vec::new(),
         }
     }
 }
@@ -102,6 +106,29 @@ impl WatchedJobs {
             entry.cgroup = Some(group);
             self.version += 1;
         }
+    }
+
+    /// The control groups in which the driver limits the job from now on.
+    pub fn set_walls(&mut self, job: JobId, walls: Vec<PathBuf>) {
+        if let Some(entry) = self.entries.get_mut(&job) {
+            entry.walls = walls;
+        }
+    }
+
+    /// Whether the driver limits a job's memory.
+    pub fn is_walled(&self, job: JobId) -> bool {
+        (self.entries.get(&job)).is_some_and(|entry| !entry.walls.is_empty())
+    }
+
+    /// Whether a process of a job is in none of the groups in which the driver limits the job.
+    pub fn has_escaped(&self, job: JobId, pid: u32) -> bool {
+        let walls = self.entries.get(&job).map(|entry| &entry.walls);
+        // The group of an ended process is unknown.
+        walls.is_some_and(|walls| {
+            !walls.is_empty()
+                && cgroup::cgroup_of(pid)
+                    .is_some_and(|group| !walls.iter().any(|wall| group.starts_with(wall)))
+        })
     }
 
     pub fn unregister(&mut self, job: JobId) {

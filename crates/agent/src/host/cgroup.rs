@@ -11,7 +11,6 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -32,6 +31,9 @@ const KILL: &str = "cgroup.kill";
 const AVAILABLE: &str = "cgroup.controllers";
 const CONTROLLERS: &str = "cgroup.subtree_control";
 const PIDS: &str = "pids.max";
+
+/// The group below the unit's in which systemd starts the fork server: deploy/systemd/divvy-forkserver.service.
+const SUBGROUP: &str = "forkserver";
 
 /// How long what was killed may take to be gone.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -78,17 +80,28 @@ impl JobCgroups {
 pub fn job_cgroup_prefix(instance: &str) -> Result<PathBuf, String> {
     let own = delegated_parent()?;
     let name = format!("divvy-{instance}-");
-    let all = of_every_journal(&name);
     probe_below(&own, &format!("{name}try"))?;
     // Where it cannot be turned on, the start of each job finds no `pids.max` and limits the job's user.
     let _ = fs::write(own.join(CONTROLLERS), "+pids");
-    // Groups of jobs that ended unseen; one that is in use cannot be removed.
-    for left in fs::read_dir(&own).into_iter().flatten().flatten() {
-        if left.file_name().as_bytes().starts_with(all.as_bytes()) {
-            let _ = fs::remove_dir(left.path());
+    enable_device_memory(&own);
+    Ok(own.join(name))
+}
+
+/// Turns on the controller of device memory (Linux 6.14) for the groups below, from the root down: where it is on, the
+/// driver finds a group's limit in its `dmem.*` files. Root alone can, and no group between may have processes of its own;
+/// the probe of the driver's limit says what came of it.
+fn enable_device_memory(parent: &Path) {
+    let Some(root) = mount_point().filter(|root| parent.starts_with(root)) else {
+        return;
+    };
+    let mut above: Vec<&Path> = parent.ancestors().collect();
+    above.reverse();
+    for group in above.iter().filter(|group| group.starts_with(&root)) {
+        let available = fs::read_to_string(group.join(AVAILABLE)).unwrap_or_default();
+        if available.split_whitespace().any(|name| name == "dmem") {
+            let _ = fs::write(group.join(CONTROLLERS), "+dmem");
         }
     }
-    Ok(own.join(name))
 }
 
 /// `divvy-0badcafe-` of `divvy-0badcafe-12345678-`.
@@ -113,12 +126,32 @@ pub fn job_groups(prefix: &Path) -> Vec<(JobId, Cgroup)> {
     found.filter_map(of_job).collect()
 }
 
+/// Removes groups of notifications that ended unseen; one that is in use stays.
+pub fn remove_notices(prefix: &Path) {
+    let (Some(own), Some(name)) = (prefix.parent(), prefix.file_name()) else {
+        return;
+    };
+    let all = of_every_journal(&name.to_string_lossy());
+    for left in fs::read_dir(own).into_iter().flatten().flatten() {
+        let name = left.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with(&all) && name.ends_with("-notice") {
+            Cgroup::at(left.path()).remove_if_empty();
+        }
+    }
+}
+
 /// The group of this process, unless it is systemd's alone; or why there can be no groups below it.
 ///
 /// # Errors
 /// In words.
 pub fn delegated_parent() -> Result<PathBuf, String> {
-    let own = own().ok_or("this machine has no cgroup v2")?;
+    let mut own = own().ok_or("this machine has no cgroup v2")?;
+    // systemd has put this process into a group of its own below its unit's (`DelegateSubgroup=`), so that the unit's
+    // group has no process and may have every controller turned on.
+    if own.file_name().is_some_and(|name| name == SUBGROUP) {
+        own.pop();
+    }
     match Path::new("/run/systemd/system").is_dir() && !is_delegated(&own) {
         true => Err(format!(
             "systemd manages {}: only a unit with Delegate=yes may create groups below it",
@@ -292,10 +325,7 @@ impl Cgroup {
     /// When it cannot be made or opened.
     pub fn create(&self) -> io::Result<CgroupEntry> {
         let before = own_cached().ok_or(io::ErrorKind::Unsupported)?;
-        match fs::create_dir(&self.0) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
+        self.make()?;
         let tasks = self.set_max_tasks(task_limits::max_tasks_per_job());
         let open = || {
             Ok(CgroupEntry {
@@ -318,8 +348,24 @@ impl Cgroup {
         Some(most)
     }
 
+    /// Makes the group, if it is not there.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn make(&self) -> io::Result<()> {
+        match fs::create_dir(&self.0) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Its folder.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
     /// Removes it if nothing is in it.
-    fn remove_if_empty(&self) {
+    pub fn remove_if_empty(&self) {
         let _ = fs::remove_dir(&self.0);
     }
 

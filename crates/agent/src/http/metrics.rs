@@ -138,9 +138,10 @@ pub fn text(page: &Page) -> String {
 
 /// How strong the limits are that hold on a GPU, in the words of `--isolation`.
 fn level(gpu: &Gpu) -> &'static str {
-    match gpu.mode == Mode::Mig.name() {
-        true => "hardware",
-        false => "cooperative",
+    match Enforcement::from_name(&gpu.enforcement) {
+        Some(Enforcement::Mig) => "hardware",
+        Some(Enforcement::Driver) => "driver",
+        Some(Enforcement::Limiter) | None => "cooperative",
     }
 }
 

@@ -177,10 +177,11 @@ impl Store {
                 .prepare_cached("DELETE FROM holding WHERE job = ?1")?
                 .execute([job.id.0])?;
             let mut insert = self.db.prepare_cached(
-                "INSERT INTO holding (job, ordinal, gpu_uuid, gpu_index, memory, share, label, held, goal_memory, goal_share, mig, since, suspended) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1, ?8, ?9, ?10, ?11, ?12)",
+                "INSERT INTO holding (job, ordinal, gpu_uuid, gpu_index, memory, share, label, held, goal_memory, goal_share, mig, since, suspended, enforcement) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1, ?8, ?9, ?10, ?11, ?12, ?13)",
             )?;
-            for (ordinal, Allocation { grant, goal, .. }) in job.allocations.iter().enumerate() {
+            for (ordinal, allocation) in job.allocations.iter().enumerate() {
+                let Allocation { grant, goal, .. } = allocation;
                 let (memory, share) = (grant.memory.get(), grant.share.thousandths());
                 insert.execute(params![
                     job.id.0,
@@ -195,6 +196,7 @@ impl Store {
                     grant.mig.as_ref().map(rows::json).transpose()?,
                     at.as_microsecond(),
                     job.run_state.suspended,
+                    allocation.enforcement.name(),
                 ])?;
             }
             Ok(())

@@ -7,7 +7,7 @@ use divvy_core::isolation::IsolationError;
 use divvy_core::job::{Outcome, Process, StopReason};
 use divvy_core::resize::ResizeTarget;
 use divvy_core::units::ComputeModeError;
-use divvy_core::{Bytes, Compute, Grant, JobId, JobState, MigGrant, Request, Share};
+use divvy_core::{Bytes, Compute, Enforcement, Grant, JobId, JobState, MigGrant, Request, Share};
 use jiff::Timestamp;
 use rusqlite::Row;
 
@@ -22,7 +22,7 @@ pub const JOB: &str = "id, name, user, project, queue, amount, compute, gpus_on,
                        isolation, exact, container, terms, course, secrets, uid, gid";
 
 /// Columns that `holding` reads, in its order.
-pub const HOLDING: &str = "job, gpu_uuid, gpu_index, memory, share, label, peak, denied, last_denied, mismatch_max, goal_memory, goal_share, mig";
+pub const HOLDING: &str = "job, gpu_uuid, gpu_index, memory, share, label, peak, denied, last_denied, mismatch_max, goal_memory, goal_share, mig, enforcement";
 
 /// A row as it lies in the table, before it means anything.
 pub struct RawJob {
@@ -251,10 +251,19 @@ pub fn allocation(row: &Row<'_>) -> rusqlite::Result<(JobId, Allocation)> {
         }),
         _ => None,
     };
+    let enforcement = row.get::<_, Option<String>>(13)?;
+    let enforcement = match (enforcement.as_deref(), &grant.mig) {
+        (Some(name), _) => {
+            Enforcement::from_name(name).ok_or_else(|| wrong(13, "no enforcement".into()))?
+        }
+        (None, Some(_)) => Enforcement::Mig,
+        (None, None) => Enforcement::Limiter,
+    };
     let holding = Allocation {
         grant,
         stats: traces,
         goal,
+        enforcement,
     };
     Ok((JobId(row.get(0)?), holding))
 }

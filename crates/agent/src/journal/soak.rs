@@ -35,6 +35,7 @@ fn gpu(index: u8) -> Gpu {
         out_of_service: None,
         total: divvy_core::Bytes::gib(80),
         reserved: divvy_core::Bytes::ZERO,
+        enforcement: divvy_core::Enforcement::Limiter,
         elsewhere: Vec::new(),
         unmanaged: divvy_core::Bytes::ZERO,
         unlisted: divvy_core::Bytes::ZERO,

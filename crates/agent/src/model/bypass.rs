@@ -48,6 +48,7 @@ impl Bypass {
                 ", more than its slice's ledger records"
             }
             BypassKind::Overdrawn => " in a slice over its memory limit",
+            BypassKind::Escaped => " outside the control group in which the driver limits its job",
         };
         format!(
             "pid {pid} ({}) holds {held} of GPU {}{excess}",
@@ -65,6 +66,7 @@ impl Bypass {
             }
             BypassKind::Understated => format!("the ledger records {}", self.charged.human()),
             BypassKind::Overdrawn => "the driver reports more than the limit".to_owned(),
+            BypassKind::Escaped => "it moved, or was moved, to another control group".to_owned(),
         }
     }
 

@@ -7,8 +7,8 @@ use divvy_api::v1::{Container, Runner};
 use divvy_core::job::{Event, Outcome, StopReason};
 use divvy_core::resize::{ResizeTarget, Resized};
 use divvy_core::{
-    Amount, Bytes, Compute, Grant, JobId, JobState, OrderKey, QueueName, Request, SchedulingClass,
-    show_labels,
+    Amount, Bytes, Compute, Enforcement, Grant, JobId, JobState, OrderKey, QueueName, Request,
+    SchedulingClass, show_labels,
 };
 use jiff::Timestamp;
 
@@ -87,6 +87,8 @@ pub struct Allocation {
     /// What it is to be once the job uses no more than that.
     pub goal: Option<ResizeTarget>,
     pub stats: AllocationStats,
+    /// What is to hold its limit.
+    pub enforcement: Enforcement,
 }
 
 /// What a slice's ledger remembers of one GPU.
@@ -170,6 +172,10 @@ impl Job {
                 grant: grant.clone(),
                 goal: None,
                 stats: AllocationStats::default(),
+                enforcement: match grant.mig {
+                    Some(_) => Enforcement::Mig,
+                    None => Enforcement::Limiter,
+                },
             })
             .collect();
         self.attempt += 1;

@@ -90,6 +90,9 @@ impl<'a> Launcher<'a> {
                 .map_err(|error| held = without_group(&path, &error))
                 .ok()
         });
+        if spec.needs_group && doors.is_none() {
+            return Err(no_wall(&held));
+        }
         if spec.refuse_gpus
             && let Some(doors) = &doors
             && let Err(error) = device_nodes::refuse_all_in(doors.folder())
@@ -199,6 +202,9 @@ impl<'a> Launcher<'a> {
                     *held = without_group(path, &error);
                     held.tasks = tasks.filter(|_| limit.is_some());
                     self.cgroup_entry = None;
+                    if spec.needs_group && started.is_none() {
+                        return Err(no_wall(held));
+                    }
                 }
                 started.unwrap_or_else(launch)
             }
@@ -424,6 +430,15 @@ fn launch(
     };
     // The child is waited for together with everything that the job leaves behind.
     started.map_err(|error| LaunchError::spawn(name, &spec.cwd, &error))
+}
+
+/// A program outside of the group has no limit of the driver's.
+fn no_wall(held: &CgroupStatus) -> LaunchError {
+    let why = held.because.as_deref().unwrap_or("it has none");
+    LaunchError {
+        code: 125,
+        message: format!("cannot enter the control group that the driver limits: {why}"),
+    }
 }
 
 fn without_group(path: &Path, error: &io::Error) -> CgroupStatus {

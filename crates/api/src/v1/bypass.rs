@@ -41,6 +41,8 @@ pub enum BypassWay {
     Understated,
     /// The slice holds more than it was granted, whatever limit its control file contains.
     Overdrawn,
+    /// It has left the control group in which the driver limits its job.
+    Escaped,
 }
 
 /// Action of the daemon on a bypass.

@@ -178,6 +178,7 @@ impl From<BypassKind> for BypassWay {
             BypassKind::OtherGpu => Self::OtherGpu,
             BypassKind::Understated => Self::Understated,
             BypassKind::Overdrawn => Self::Overdrawn,
+            BypassKind::Escaped => Self::Escaped,
         }
     }
 }

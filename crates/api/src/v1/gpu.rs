@@ -38,8 +38,12 @@ pub struct Gpu {
     pub slices: Vec<GpuSlice>,
     /// IDs of processes that use the GPU and belong to no slice.
     pub unmanaged_pids: Vec<u32>,
-    /// Enforcement of memory limits on this GPU: `interposer` or `mig`.
+    /// Enforcement of memory limits on this GPU: `interposer` (the limiter), `driver` (its own limit, with the limiter on
+    /// top) or `mig`.
     pub enforcement: String,
+    /// Why the driver's own limit is not in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforcement_reason: Option<String>,
     /// Whether the driver reports the memory of each process. If not, limits rely on the slices' ledgers alone.
     #[serde(default)]
     pub process_memory_known: bool,
@@ -191,7 +195,7 @@ pub struct GpuSlice {
     /// As in the job.
     #[serde(default)]
     pub compute_time: Option<ComputeTime>,
-    /// Enforcement of the limit: `interposer` or `mig`.
+    /// Enforcement of the limit: `interposer`, `driver` or `mig`.
     #[serde(default)]
     pub enforcement: String,
     #[serde(default)]

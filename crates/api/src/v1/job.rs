@@ -707,8 +707,11 @@ pub struct Slice {
     pub denials: u64,
     /// Size of the last refused allocation, in bytes.
     pub last_denied_bytes: Option<u64>,
-    /// Enforcement of the limit: `interposer` or `mig`.
+    /// Enforcement of the limit: `interposer` (the limiter), `driver` (its own limit, with the limiter on top) or `mig`.
     pub enforcement: String,
+    /// Since when the driver's own limit is in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforced_since: Option<Timestamp>,
     /// UUID of the GPU or MIG device that the job's programs see. Absent before a MIG device exists.
     #[serde(default)]
     pub device_uuid: Option<String>,

@@ -400,6 +400,9 @@ impl Facts {
                 text::enforcer(&slice.enforcement)
             ),
         );
+        if let Some(since) = slice.enforced_since {
+            self.add_time("  since", Some(since));
+        }
         if let Some(target) = slice.memory_target_bytes {
             let target = text::memory(target);
             self.add(

@@ -183,6 +183,9 @@ fn message(empty: &NodeUsage<'_>, request: &Request) -> String {
         RequestShape::Parts { .. } if parts + instances == 0 => match request.isolation {
             Isolation::Any => format!("{none} shared: all are exclusive"),
             Isolation::Cooperative => format!("{none} shared, which cooperative isolation needs"),
+            Isolation::Driver => {
+                format!("{none} in MIG mode or limited by the driver, which driver isolation needs")
+            }
             wish => format!("{none} in MIG mode, which {wish} isolation needs"),
         },
         RequestShape::Parts {

@@ -28,6 +28,9 @@ impl fmt::Display for UnmetConstraint {
             Self::Isolation(Isolation::Cooperative) => {
                 out.write_str("in MIG mode, but cooperative isolation is requested")
             }
+            Self::Isolation(Isolation::Driver) => out.write_str(
+                "neither in MIG mode nor limited by the driver, but driver isolation is requested",
+            ),
             Self::Isolation(wish) => {
                 write!(out, "not in MIG mode, but {wish} isolation is requested")
             }

@@ -71,7 +71,7 @@ pub(super) fn shared_gpus<'b, 'a>(
 ) -> impl Iterator<Item = &'b GpuUsage<'a>> {
     let may = |usage: &&GpuUsage<'_>| {
         usage.gpu.mode == Mode::Shared
-            && request.isolation.takes_parts()
+            && usage.gpu.enforcement.satisfies(request.isolation)
             && request.allows(usage.gpu.index)
     };
     node.gpus.iter().filter(may)

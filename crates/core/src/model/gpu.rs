@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::mig::MigInventory;
+use crate::model::enforcement::Enforcement;
 use crate::units::{Bytes, GpuUuid, Share};
 
 /// One GPU, as observed.
@@ -39,6 +40,9 @@ pub struct Gpu {
     /// In MIG mode, its profiles and the instances that no job holds.
     #[serde(default)]
     pub mig: Option<MigInventory>,
+    /// What holds the limits of slices of it, while it is shared.
+    #[serde(default, skip_serializing_if = "Enforcement::is_limiter")]
+    pub enforcement: Enforcement,
     /// What other daemons of this machine hold of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub elsewhere: Vec<HeldElsewhere>,
@@ -188,6 +192,7 @@ impl Gpu {
             unlisted: Bytes::ZERO,
             context: Bytes::ZERO,
             mig: None,
+            enforcement: Enforcement::Limiter,
             elsewhere: Vec::new(),
         }
     }

@@ -16,7 +16,7 @@ pub enum Isolation {
     Any,
     /// The limiter, in the job's own processes: parts of shared GPUs only.
     Cooperative,
-    /// At least the driver. Of what there is only a MIG instance does.
+    /// At least the driver: a part of a GPU on which the driver holds the limits, or a MIG instance.
     Driver,
     /// The GPU itself: MIG instances only.
     Hardware,
@@ -33,11 +33,6 @@ impl Isolation {
             Self::Driver => "driver",
             Self::Hardware => "hardware",
         }
-    }
-
-    /// Whether a part of a shared GPU, held by the limiter, is enough.
-    pub fn takes_parts(self) -> bool {
-        matches!(self, Self::Any | Self::Cooperative)
     }
 
     /// Whether a MIG instance is wanted, or will do.
@@ -71,7 +66,7 @@ pub struct IsolationError(String);
 impl IsolationError {
     /// What to write instead.
     pub fn hint(&self) -> String {
-        "write cooperative (the limiter), driver or hardware (a MIG instance); leave it out for any"
+        "write cooperative (the limiter), driver (its own limit, or MIG) or hardware (MIG); leave it out for any"
             .to_owned()
     }
 }
@@ -87,11 +82,5 @@ mod tests {
         }
         let error = "soft".parse::<Isolation>().unwrap_err();
         assert_eq!(error.to_string(), "unknown isolation `soft`");
-    }
-
-    #[test]
-    fn only_a_wish_for_any_takes_both() {
-        let both = |isolation: Isolation| isolation.takes_parts() && isolation.takes_instances();
-        assert_eq!(Isolation::ALL.into_iter().filter(|it| both(*it)).count(), 1);
     }
 }

@@ -182,7 +182,7 @@ pub(crate) fn size(
                 ..
             },
         ) => unmet.push(UnmetConstraint::NotInMigMode),
-        (Mode::Shared, RequestShape::Parts { .. }) if !wish.takes_parts() => {
+        (Mode::Shared, RequestShape::Parts { .. }) if !gpu.enforcement.satisfies(wish) => {
             unmet.push(UnmetConstraint::Isolation(wish));
         }
         (Mode::Exclusive, RequestShape::Whole { .. }) | (Mode::Shared, _) => {}

@@ -28,6 +28,7 @@ fn member(charged: Option<Bytes>) -> ProcessOwner {
         job: JOB,
         account,
         limiter,
+        has_escaped: false,
     }
 }
 
@@ -36,6 +37,7 @@ fn bare(limiter: Limiter) -> ProcessOwner {
         job: JOB,
         account: None,
         limiter,
+        has_escaped: false,
     }
 }
 
@@ -49,6 +51,7 @@ fn gpu(charged: Bytes, processes: Vec<ProcessSample>) -> Sample {
             granted: Bytes::gib(8),
             granted_recently: Some(Bytes::gib(8)),
             tampered: false,
+            is_walled: false,
             charged,
             charged_at_most: charged,
         }],
@@ -114,6 +117,38 @@ fn a_limited_process_may_have_a_context_before_its_first_allocation() {
     };
     assert_eq!(with(400 + 512), []);
     assert_eq!(with(400 + 514), [(BypassKind::Unlimited, true)]);
+}
+
+#[test]
+fn a_slice_that_the_driver_limits_has_no_bypass_but_a_process_that_escaped() {
+    let with = |used, account: Option<Bytes>, has_escaped| {
+        let owner = ProcessOwner::Job {
+            job: JOB,
+            account: account.map(|charged| LedgerEntry {
+                charged,
+                steady: true,
+            }),
+            limiter: Limiter::NotLoaded,
+            has_escaped,
+        };
+        let mut sight = gpu(account.unwrap_or_default(), vec![seen(7, used, owner)]);
+        sight.slices[0].is_walled = true;
+        compare(&sight)
+    };
+    let (used, small) = (Bytes::gib(7), Bytes::gib(1));
+    for account in [None, Some(small)] {
+        let held = with(used, account, false);
+        assert_eq!(ways(&held), [], "{account:?}");
+        let slice = held.slices[0];
+        assert_eq!((slice.uncounted, slice.driver), (Bytes::ZERO, Some(used)));
+        assert_eq!(
+            ways(&with(used, account, true)),
+            [(BypassKind::Escaped, true)]
+        );
+    }
+    // The limiter alone is in force until the group has its limit.
+    let unlimited = compare(&gpu(small, vec![seen(7, used, bare(Limiter::NotLoaded))]));
+    assert_eq!(ways(&unlimited), [(BypassKind::Unlimited, true)]);
 }
 
 #[test]
@@ -244,6 +279,7 @@ fn all_processes_of_an_overdrawn_slice_are_accused_and_no_others_processes() {
             steady: true,
         }),
         limiter: Limiter::Loaded,
+        has_escaped: false,
     };
     sight.processes.push(seen(12, held, others));
     sight.used = sight.used.saturating_add(held);
@@ -269,6 +305,7 @@ fn an_overdraw_is_found_though_the_account_never_rests_or_the_driver_says_nothin
             steady,
         }),
         limiter: Limiter::Loaded,
+        has_escaped: false,
     };
     let with = |used: Option<u64>, steady| {
         let one = ProcessSample {
@@ -354,6 +391,7 @@ fn a_changing_ledger_accuses_no_process_and_gives_a_lower_bound() {
         job: JOB,
         account,
         limiter: Limiter::Loaded,
+        has_escaped: false,
     };
     let processes = vec![
         seen(7, Bytes::gib(6), of),

@@ -272,7 +272,9 @@ fn satisfies(gpus: &[Gpu], request: &Request, grants: &[Grant]) -> bool {
                     Mode::Unmanaged => false,
                     Mode::Exclusive => is_whole(request.amount) && right(gpu, grant),
                     Mode::Shared if is_whole(request.amount) => right(gpu, grant),
-                    Mode::Shared => request.isolation.takes_parts() && right(gpu, grant),
+                    Mode::Shared => {
+                        gpu.enforcement.satisfies(request.isolation) && right(gpu, grant)
+                    }
                     Mode::Mig => {
                         !is_whole(request.amount)
                             && request.isolation.takes_instances()

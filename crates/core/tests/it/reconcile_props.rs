@@ -29,12 +29,14 @@ fn of() -> impl Strategy<Value = ProcessOwner> {
     let account = proptest::option::of(
         (amount(), any::<bool>()).prop_map(|(charged, steady)| LedgerEntry { charged, steady }),
     );
-    let member =
-        (0..JOBS, account, limiter()).prop_map(|(job, account, limiter)| ProcessOwner::Job {
+    let member = (0..JOBS, account, limiter(), any::<bool>()).prop_map(
+        |(job, account, limiter, has_escaped)| ProcessOwner::Job {
             job: JobId(job),
             account,
             limiter,
-        });
+            has_escaped,
+        },
+    );
     prop_oneof![1 => Just(ProcessOwner::Unmanaged), 1 => Just(ProcessOwner::Exited), 4 => member]
 }
 
@@ -42,34 +44,37 @@ fn sight() -> impl Strategy<Value = Sample> {
     let processes = proptest::collection::vec((amount(), of()), 0..8);
     let limits = proptest::collection::vec(amount(), 0..JOBS as usize);
     let unlisted = prop_oneof![Just(Bytes::ZERO), amount()];
-    (processes, limits, amount(), unlisted).prop_map(|(processes, limits, charged, unlisted)| {
-        let process = |(pid, (used, of))| ProcessSample {
-            process: Process { pid, start_time: 1 },
-            used: Some(used),
-            owner: of,
-        };
-        Sample {
-            used: processes
-                .iter()
-                .filter(|(_, of)| *of != ProcessOwner::Exited)
-                .map(|(used, _)| *used)
-                .sum::<Bytes>()
-                .saturating_add(unlisted),
-            context: Bytes::mib(400),
-            slices: (0..)
-                .zip(limits)
-                .map(|(job, granted)| SliceSample {
-                    job: JobId(job),
-                    granted,
-                    granted_recently: Some(granted),
-                    tampered: false,
-                    charged,
-                    charged_at_most: charged,
-                })
-                .collect(),
-            processes: (1..).zip(processes).map(process).collect(),
-        }
-    })
+    (processes, limits, amount(), unlisted, any::<bool>()).prop_map(
+        |(processes, limits, charged, unlisted, is_walled)| {
+            let process = |(pid, (used, of))| ProcessSample {
+                process: Process { pid, start_time: 1 },
+                used: Some(used),
+                owner: of,
+            };
+            Sample {
+                used: processes
+                    .iter()
+                    .filter(|(_, of)| *of != ProcessOwner::Exited)
+                    .map(|(used, _)| *used)
+                    .sum::<Bytes>()
+                    .saturating_add(unlisted),
+                context: Bytes::mib(400),
+                slices: (0..)
+                    .zip(limits)
+                    .map(|(job, granted)| SliceSample {
+                        job: JobId(job),
+                        granted,
+                        granted_recently: Some(granted),
+                        tampered: false,
+                        is_walled,
+                        charged,
+                        charged_at_most: charged,
+                    })
+                    .collect(),
+                processes: (1..).zip(processes).map(process).collect(),
+            }
+        },
+    )
 }
 
 fn sum(bytes: impl Iterator<Item = Bytes>) -> u64 {
@@ -114,13 +119,14 @@ proptest! {
     ) {
         let used = Bytes::new(charged.get() / 1000 * listed);
         let account = Some(LedgerEntry { charged, steady: true });
-        let owner = ProcessOwner::Job { job: JobId(0), account, limiter: Limiter::Loaded };
+        let owner = ProcessOwner::Job { job: JobId(0), account, limiter: Limiter::Loaded, has_escaped: false };
         let process = Process { pid: 7, start_time: 1 };
         let slice = SliceSample {
             job: JobId(0),
             granted: charged,
             granted_recently: Some(charged),
             tampered: false,
+            is_walled: false,
             charged,
             charged_at_most: charged,
         };
@@ -150,11 +156,11 @@ proptest! {
         steady in any::<bool>(),
     ) {
         let account = Some(LedgerEntry { charged: used, steady });
-        let owner = ProcessOwner::Job { job: JobId(0), account, limiter: Limiter::Loaded };
+        let owner = ProcessOwner::Job { job: JobId(0), account, limiter: Limiter::Loaded, has_escaped: false };
         let used = used.saturating_add(Bytes::new(more));
         let process = Process { pid: 7, start_time: 1 };
         let sight = Sample {
-            slices: vec![SliceSample { job: JobId(0), granted: used, granted_recently: Some(used), tampered: false, charged: used, charged_at_most: used }],
+            slices: vec![SliceSample { job: JobId(0), granted: used, granted_recently: Some(used), tampered: false, is_walled: false, charged: used, charged_at_most: used }],
             processes: vec![ProcessSample { process, used: Some(used), owner }],
             ..Sample::default()
         };
@@ -167,7 +173,7 @@ proptest! {
     fn only_listed_processes_of_jobs_are_accused_and_killed_only_for_harm(sight in sight()) {
         for suspect in compare(&sight).suspects {
             let seen = sight.processes.iter().find(|seen| seen.process == suspect.process).unwrap();
-            let ProcessOwner::Job { job, account, .. } = seen.owner else {
+            let ProcessOwner::Job { job, account, has_escaped, .. } = seen.owner else {
                 panic!("{seen:?} is accused");
             };
             prop_assert_eq!(job, suspect.job);
@@ -181,6 +187,7 @@ proptest! {
                     prop_assert!(held > sight.slices[slice].granted.saturating_add(HONEST));
                 }
                 BypassKind::Understated => prop_assert!(account.is_some_and(|account| account.steady) && beyond > HONEST),
+                BypassKind::Escaped => prop_assert!(has_escaped),
             }
             let killed = BypassPolicy::Kill.action_for(&suspect) == BypassPolicy::Kill;
             prop_assert_eq!(killed, suspect.harmful);
@@ -253,6 +260,7 @@ fn first_report(
             granted,
             granted_recently: Some(granted),
             tampered: false,
+            is_walled: false,
             charged: Bytes::ZERO,
             charged_at_most: Bytes::ZERO,
         };
@@ -287,6 +295,7 @@ fn past_the_limiter(pid: u32) -> ProcessSample {
             job: JobId(0),
             account: None,
             limiter: Limiter::NotLoaded,
+            has_escaped: false,
         },
     }
 }

@@ -178,6 +178,7 @@ fn gpu(index: u32) -> Gpu {
         unlisted: Bytes::ZERO,
         context: Bytes::ZERO,
         mig: None,
+        enforcement: divvy_core::Enforcement::Limiter,
         elsewhere: Vec::new(),
     }
 }

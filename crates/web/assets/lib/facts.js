@@ -25,7 +25,8 @@ function slice(slice, hasEnded) {
     `${share(slice.share)} of GPU ${slice.gpu_index ?? NONE}`,
     `limit ${memory(slice.memory_limit_bytes)}`,
   ];
-  words.push(`enforced by ${slice.enforcement === "mig" ? "the driver (a MIG instance)" : "the limiter"}`);
+  const enforcers = { mig: "the driver (a MIG instance)", driver: "the driver (its own limit)" };
+  words.push(`enforced by ${enforcers[slice.enforcement] ?? "the limiter"}`);
   if (hasEnded) words.push(`peak ${memory(slice.memory_peak_bytes)}`);
   else {
     const by = count(slice.processes ?? 0, "process", "processes");

@@ -178,8 +178,10 @@ fn observe_job(
         return Ok(records);
     }
     let starting = matches!(active.job.state, JobState::Starting { .. });
-    // Its start is not due yet: its instances are not ready, or became ready in this round.
-    if starting && (!active.has_all_instances() || fx.jobs.starts.contains(&id)) {
+    // Its start is not due yet: its instances or its limits are not ready, or became ready in this round.
+    let is_due = active.has_all_instances() && !active.awaits_driver_limit();
+    let is_of_round = fx.jobs.starts.contains(&id) || fx.jobs.limited.contains(&id);
+    if starting && (!is_due || is_of_round) {
         return Ok(RecordState::Nothing);
     }
     // The job starts only after its confirmation.

@@ -6,6 +6,7 @@ use crate::controller::actuators::Actuators;
 use crate::controller::claims::files;
 use crate::controller::effects::{Effects, FreedSlice, RunOver};
 use crate::controller::io::Io;
+use crate::controller::lifecycle::driver_limit;
 use crate::controller::state::Jobs;
 use crate::gpu::slice;
 use crate::host::error::error_chain;
@@ -23,6 +24,7 @@ pub(in crate::controller) fn release(
 ) {
     for FreedSlice { job: id, slice } in std::mem::take(&mut fx.jobs.freed) {
         files::remove_files(jobs, io, id);
+        driver_limit::take_off(jobs, actuators, id);
         actuators.observer.unregister(id);
         actuators.compute_scheduler.remove_slice(id);
         stop_launch_watch(jobs, io, actuators, id);
@@ -56,7 +58,7 @@ pub(in crate::controller) fn release(
             tracing::warn!(job = %id, %error, "cannot remove the records of the job's earlier runs");
         }
         if is_last {
-            if let Some(group) = group {
+            if let Some(group) = group.filter(|group| !jobs.limits.retire(group.path())) {
                 group.remove();
             }
             Replica::remove(&dir);

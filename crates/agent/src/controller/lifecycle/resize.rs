@@ -268,14 +268,34 @@ fn refused_by_others(state: &State, io: &Io, id: JobId, amount: Amount) -> Error
 }
 
 /// Writes the journal's limits into a job's slice, and registers them with the compute scheduler.
-pub(in crate::controller) fn apply_limits(jobs: &Jobs, io: &Io, actuators: &Actuators, id: JobId) {
+pub(in crate::controller) fn apply_limits(
+    jobs: &mut Jobs,
+    io: &Io,
+    actuators: &Actuators,
+    id: JobId,
+) {
+    let Some(active) = jobs.active.get(&id) else {
+        return;
+    };
+    let walls: Vec<_> = active.job.driver_limits().collect();
+    for (gpu, memory) in walls {
+        for command in jobs.limits.resize(id, &gpu, memory) {
+            actuators.workers.dispatch(command);
+        }
+    }
     let Some(active) = jobs.active.get(&id) else {
         return;
     };
     // A job without a slice gets one with the journal's limits.
     let Some(slice) = active.slice() else { return };
     let job = &active.job;
-    let (limits, compute) = (job.limits(), job.compute());
+    let (mut limits, compute) = (job.limits(), job.compute());
+    for limit in &mut limits {
+        // While the driver's limit is raised, the slice's waits for it.
+        if let Some((memory, _)) = jobs.limits.in_force(id, &limit.gpu) {
+            limit.memory = limit.memory.min(memory);
+        }
+    }
     slice.resize(&limits, compute);
     let folder = io.config.home.slice(&id.to_string());
     match job.holds() {
@@ -301,7 +321,7 @@ pub(in crate::controller) fn apply_resizes(
         return Ok(());
     }
     for id in resizes {
-        apply_limits(&state.jobs, io, actuators, id);
+        apply_limits(&mut state.jobs, io, actuators, id);
     }
     reach("resize.told");
     io.store.begin()?;

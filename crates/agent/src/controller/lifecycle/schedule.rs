@@ -57,6 +57,7 @@ pub(in crate::controller) fn replan(
             continue;
         };
         active.place(start.grants);
+        active.job.enforce(&state.gpus);
         let waited = Duration::try_from(now().duration_since(active.job.waits_since()));
         let queue = active.job.spec.queue.to_string();
         let waits = fx.counters.waits.entry(queue).or_default();

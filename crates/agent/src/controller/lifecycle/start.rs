@@ -135,6 +135,7 @@ fn try_prepare(
         }
         None => None,
     };
+    let is_plain = container.is_none();
     let spec = LaunchSpec {
         job: id.to_string(),
         command: job.spec.command.clone(),
@@ -166,6 +167,7 @@ fn try_prepare(
                 tasks: None,
             },
         },
+        needs_group: is_plain && job.driver_limits().next().is_some(),
         replica: Some(io.store.replica(id)?),
     };
     dir.write_spec(&spec)?;

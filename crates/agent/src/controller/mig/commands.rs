@@ -103,6 +103,7 @@ pub(in crate::controller) fn dispatch_mig_commands(fx: &mut Effects, actuators: 
             MigTask::Check { .. } => "mig.reuse.intent",
             MigTask::Destroy { .. } => "mig.destroy.intent",
             MigTask::SetMode { .. } => "mig.mode.intent",
+            MigTask::Limit(_) => "limit.intent",
         });
         actuators.workers.dispatch(command);
     }

@@ -7,7 +7,7 @@ use divvy_core::mig::recover::InstanceState;
 
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{confirm, requeue};
+use crate::controller::lifecycle::{confirm, driver_limit, requeue};
 use crate::controller::mig::{backoff, claim, commands, geometry, mode, reconcile};
 use crate::controller::state::mig::{DestroyReason, MigManager};
 use crate::controller::state::{GpuState, State};
@@ -24,6 +24,9 @@ pub(in crate::controller) fn apply_mig_report(
     io: &Io,
     report: MigReport,
 ) -> Result<(), StoreError> {
+    if let MigOutcome::Limited { task, result } = report.outcome {
+        return driver_limit::limited(state, fx, io, &report.gpu, &task, result);
+    }
     let of_gpu = state.mig.gpu(&report.gpu);
     of_gpu.outstanding = of_gpu.outstanding.saturating_sub(1);
     of_gpu.epoch = of_gpu.epoch.max(report.epoch);
@@ -65,6 +68,7 @@ pub(in crate::controller) fn apply_mig_report(
             tracing::error!(%slot, "ignoring a report about an unknown MIG instance");
             Ok(())
         }
+        MigOutcome::Limited { .. } => Ok(()),
         MigOutcome::ModeSet { on, result } => mode::mode_set(
             &mut state.mig,
             &mut state.gpus,

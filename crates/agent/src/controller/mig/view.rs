@@ -12,9 +12,6 @@ use crate::gpu::Device;
 use crate::gpu::mig::discover::DiscoveredInstance;
 use crate::model::mig_instance::{ManagedInstance, MigSlot};
 
-/// The enforcement of limits by MIG, in the API.
-pub const ENFORCEMENT: &str = "mig";
-
 /// Every instance, by GPU and placement.
 pub fn mig_instances(mig: &MigManager, gpus: &GpuState) -> Vec<v1::MigInstance> {
     gpus.devices

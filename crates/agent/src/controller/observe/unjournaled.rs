@@ -257,7 +257,7 @@ pub(in crate::controller) fn slices_of_unknown(
             memory_driver_bytes: None,
             memory_mismatch_bytes: None,
             compute_time: None,
-            enforcement: crate::controller::query::view::ENFORCEMENT.to_owned(),
+            enforcement: divvy_core::Enforcement::Limiter.name().to_owned(),
             mig: None,
             unknown: true,
         });

@@ -195,6 +195,3 @@ pub struct BlockReason {
     pub code: Option<ReasonCode>,
     pub message: String,
 }
-
-/// The enforcement of memory limits without hardware support, in the API.
-pub const ENFORCEMENT: &str = "interposer";

@@ -80,6 +80,7 @@ fn entry(folder: &tempfile::TempDir, name: &str, roots: Vec<Process>) -> Watched
         mounts: Vec::new(),
         cgroup: None,
         pods: Vec::new(),
+        walls: Vec::new(),
     }
 }
 

@@ -1,6 +1,9 @@
 //! The MIG calls of a driver: traits for a GPU, a GPU instance and a compute instance, and NVML behind them.
 
+use std::path::Path;
+
 use divvy_driver::Error;
+use divvy_driver::nvml::memory_limits::MemoryLimits;
 use divvy_driver::nvml::mig::{
     Activation, ComputeInstance, ComputeInstanceInfo, GpuInstance, GpuInstanceInfo,
     GpuInstanceProfile, MigMode, Placement,
@@ -29,6 +32,12 @@ pub trait Gpu {
 
     /// As [`Device::create_gpu_instance`].
     fn create(&self, profile: u32, at: Placement) -> Result<Box<dyn Instance + '_>, Error>;
+
+    /// As [`Device::set_memory_limits`].
+    fn set_memory_limits(&self, group: &Path, limits: MemoryLimits) -> Result<(), Error>;
+
+    /// As [`Device::memory_limits`], without what is used.
+    fn memory_limits(&self, group: &Path) -> Result<MemoryLimits, Error>;
 }
 
 /// A GPU instance.
@@ -83,6 +92,14 @@ impl Gpu for Device<'_> {
 
     fn create(&self, profile: u32, at: Placement) -> Result<Box<dyn Instance + '_>, Error> {
         Ok(Box::new(self.create_gpu_instance(profile, at)?))
+    }
+
+    fn set_memory_limits(&self, group: &Path, limits: MemoryLimits) -> Result<(), Error> {
+        Device::set_memory_limits(self, group, limits)
+    }
+
+    fn memory_limits(&self, group: &Path) -> Result<MemoryLimits, Error> {
+        Ok(Device::memory_limits(self, group)?.0)
     }
 }
 

@@ -22,11 +22,13 @@ use std::time::{Duration, Instant};
 
 use divvy_api::sync;
 use divvy_core::GpuUuid;
+use divvy_driver::nvml::memory_limits::MemoryLimits;
 use divvy_driver::nvml::mig::{Activation, MigMode};
 
 use super::driver::Gpu;
 use super::operations::{self, MigOpError};
 use crate::gpu::Source;
+use crate::gpu::driver_limit::{LimitTask, NoDriverLimit};
 use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
 use crate::host::lock_file;
@@ -60,6 +62,8 @@ pub enum MigTask {
     },
     /// Turns MIG on or off.
     SetMode { on: bool },
+    /// Sets the driver's limit of a job, and has nothing to do with MIG.
+    Limit(LimitTask),
 }
 
 impl MigTask {
@@ -69,7 +73,7 @@ impl MigTask {
             Self::Create { slot, .. } | Self::Check { slot, .. } | Self::Destroy { slot, .. } => {
                 Some(slot)
             }
-            Self::SetMode { .. } => None,
+            Self::SetMode { .. } | Self::Limit(_) => None,
         }
     }
 
@@ -100,6 +104,10 @@ impl MigTask {
             Self::SetMode { on } => MigOutcome::ModeSet {
                 on,
                 result: Err(failure),
+            },
+            Self::Limit(task) => MigOutcome::Limited {
+                task,
+                result: Err(NoDriverLimit::Failed(failure.to_string())),
             },
         }
     }
@@ -139,6 +147,11 @@ pub enum MigOutcome {
         on: bool,
         result: Result<(Activation, Option<MigMode>), MigOpError>,
     },
+    /// The limit that another program had set before.
+    Limited {
+        task: LimitTask,
+        result: Result<Option<MemoryLimits>, NoDriverLimit>,
+    },
 }
 
 impl MigOutcome {
@@ -148,7 +161,7 @@ impl MigOutcome {
             Self::Created { slot, .. }
             | Self::Checked { slot, .. }
             | Self::Destroyed { slot, .. } => Some(slot),
-            Self::ModeSet { .. } => None,
+            Self::ModeSet { .. } | Self::Limited { .. } => None,
         }
     }
 }
@@ -247,13 +260,20 @@ impl Worker {
     fn run(&self, tasks: &Receiver<MigTask>, report: impl Fn(MigReport)) {
         for task in tasks {
             let began = Instant::now();
-            self.source.epochs.advance(&self.gpu);
+            // A limit changes nothing that an observation shows.
+            let changes = !matches!(task, MigTask::Limit(_));
+            if changes {
+                self.source.epochs.advance(&self.gpu);
+            }
             let result = catch_panic(task, |task| self.execute(task));
             report(MigReport {
                 gpu: self.gpu.clone(),
                 outcome: result,
                 took: began.elapsed(),
-                epoch: self.source.epochs.advance(&self.gpu),
+                epoch: match changes {
+                    true => self.source.epochs.advance(&self.gpu),
+                    false => 0,
+                },
             });
         }
     }
@@ -322,6 +342,12 @@ impl Worker {
                 let set = |_lock| operations::set_mode(&*device()?, on);
                 let result = lock.and_then(set);
                 MigOutcome::ModeSet { on, result }
+            }
+            MigTask::Limit(task) => {
+                let result = device()
+                    .map_err(|error| NoDriverLimit::Failed(error.to_string()))
+                    .and_then(|device| task.run(&*device));
+                MigOutcome::Limited { task, result }
             }
         }
     }

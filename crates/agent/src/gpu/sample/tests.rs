@@ -53,6 +53,7 @@ impl Scene {
             mounts: Vec::new(),
             cgroup: None,
             pods: Vec::new(),
+            walls: Vec::new(),
         };
         roster.register(JOB, entry);
         let mut unmanaged = Command::new("cat")
@@ -177,6 +178,7 @@ fn a_process_that_has_joined_is_the_jobs_with_what_it_was_charged() {
         job: JOB,
         account,
         limiter: Limiter::Loaded,
+        has_escaped: false,
     };
     assert_eq!(scene.of(&[(me, 2)]), [expected]);
     let look = scene.sample(&[(me, 2)]);
@@ -257,6 +259,7 @@ fn a_process_of_the_tree_without_a_slot_is_the_jobs_unless_its_pid_may_be_anothe
         job: JOB,
         account: None,
         limiter: Limiter::NotLoaded,
+        has_escaped: false,
     };
     scene.kin.are_pids_certain = true;
     assert_eq!(scene.of(&[(unmanaged, 2)]), [expected]);

@@ -102,6 +102,7 @@ impl Ground {
             unlisted: Bytes::ZERO,
             context: Bytes::ZERO,
             mig: inventory,
+            enforcement: divvy_core::Enforcement::Limiter,
             elsewhere: Vec::new(),
         });
         Ok(())

@@ -1,0 +1,299 @@
+//! The driver's limit of a job: asked for between the job's slice and its program, and taken off with its slice.
+//!
+//! ```text
+//! journal ──► slice ──► GPU's thread: group, set, read ──► report ──► supervisor
+//!                              │ refused
+//!                              └──► the GPU has the limiter alone; the job returns to its queue
+//! ```
+//! A daemon may die at each arrow. The next one finds the job without a supervisor and places it anew, or finds it
+//! running in its group and asks for the same limit again. Groups without a job lose their limit and go.
+//! The group of a container or of a pod is not the daemon's: it is found with the container's first process.
+
+use std::path::{Component, Path, PathBuf};
+
+use divvy_api::v1::Runner;
+use divvy_core::{Bytes, Enforcement, EnforcementPolicy, GpuUuid, JobId, JobState};
+use divvy_driver::nvml::memory_limits::MemoryLimits;
+
+use crate::controller::actuators::Actuators;
+use crate::controller::effects::Effects;
+use crate::controller::io::Io;
+use crate::controller::lifecycle::{resize, start};
+use crate::controller::runtime::Shortage;
+use crate::controller::state::driver_limits::MOST_GROUPS;
+use crate::controller::state::{GpuState, Jobs, State};
+use crate::gpu::driver_limit::{LimitTask, NoDriverLimit};
+use crate::gpu::mig::MigCommand;
+use crate::host::cgroup::{self, Cgroup};
+use crate::host::clock::{Instant, now};
+use crate::journal::StoreError;
+use crate::model::job::Job;
+
+impl Job {
+    /// Its processes are born in a group that the daemon makes.
+    fn has_own_group(&self) -> bool {
+        self.spec.container.is_none()
+            && self.claim().is_none()
+            && self.spec.runner == Runner::Supervisor
+    }
+
+    /// What is to hold each of its limits: the driver's own limit needs a control group of the job's, or of its
+    /// container's.
+    pub(in crate::controller) fn enforce(&mut self, gpus: &GpuState) {
+        let is_slice = self.claim().is_some_and(|claim| claim.is_slice());
+        let is_clients = self.spec.runner == Runner::Client;
+        let has_group = !is_clients && (!is_slice || self.end_group().is_some());
+        for allocation in &mut self.allocations {
+            let grant = &allocation.grant;
+            let mut devices = gpus.devices.iter();
+            let device = devices.find(|device| device.gpu.uuid == grant.gpu);
+            allocation.enforcement = match device {
+                _ if grant.mig.is_some() => Enforcement::Mig,
+                Some(device) if has_group => device.gpu.enforcement,
+                _ => Enforcement::Limiter,
+            };
+        }
+    }
+
+    /// The group of another scheduler with which its claim ends.
+    fn end_group(&self) -> Option<&Path> {
+        self.claim()?.ends.as_ref()?.cgroup()
+    }
+
+    /// The GPUs on which the driver is to limit it, each with the limit.
+    pub(in crate::controller) fn driver_limits(&self) -> impl Iterator<Item = (GpuUuid, Bytes)> {
+        let allocations = self.allocations.iter();
+        // Offloaded memory returns within the grant, so the limit stays.
+        allocations
+            .filter(|allocation| allocation.enforcement == Enforcement::Driver)
+            .map(|allocation| {
+                let target = allocation.goal.map(|goal| goal.memory);
+                let memory = target.unwrap_or(allocation.grant.memory);
+                (allocation.grant.gpu.clone(), memory)
+            })
+    }
+}
+
+/// Asks for the limits of a job whose slice is ready. True if its start has to wait for them.
+pub(in crate::controller) fn begin(
+    jobs: &mut Jobs,
+    io: &Io,
+    actuators: &Actuators,
+    id: JobId,
+) -> bool {
+    let Some(active) = jobs.active.get_mut(&id) else {
+        return false;
+    };
+    let Ok(stem) = &io.config.confinement.cgroup_parent else {
+        return false;
+    };
+    if !active.job.has_own_group() {
+        return false;
+    }
+    let group = Cgroup::of(stem, id);
+    let limits: Vec<(GpuUuid, Bytes)> = active.job.driver_limits().collect();
+    let Some(placed) = active.placed_mut() else {
+        return false;
+    };
+    if placed.start.failure.is_some() || placed.start.shortage.is_some() {
+        return false;
+    }
+    for (gpu, memory) in limits {
+        if let Some(command) = jobs.limits.want(id, &group, true, &gpu, Some(memory)) {
+            actuators.workers.dispatch(command);
+        }
+        // Asked for already by an attempt that failed elsewhere: it is in force or on its way.
+        if jobs.limits.in_force(id, &gpu).is_none() {
+            placed.start.pending_limits.insert(gpu);
+        }
+    }
+    !placed.start.pending_limits.is_empty()
+}
+
+/// Goes on with jobs whose limits the driver has set.
+pub(in crate::controller) fn go_on(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    actuators: &Actuators,
+) {
+    for id in std::mem::take(&mut fx.jobs.walled) {
+        let walls = state.jobs.limits.walls(id);
+        actuators.observer.set_walls(id, walls);
+        // The slice's limit waits for the driver's where that is raised.
+        resize::apply_limits(&mut state.jobs, io, actuators, id);
+    }
+    for id in std::mem::take(&mut fx.jobs.limited) {
+        start::spawn(&mut state.jobs, &mut state.children, fx, io, actuators, id);
+    }
+}
+
+/// Takes over what a GPU's thread did.
+///
+/// # Errors
+/// When the journal fails.
+pub(in crate::controller) fn limited(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    gpu: &GpuUuid,
+    task: &LimitTask,
+    result: Result<Option<MemoryLimits>, NoDriverLimit>,
+) -> Result<(), StoreError> {
+    let is_wanted = state.jobs.limits.is_wanted(gpu, task);
+    let gone = state.jobs.limits.settle(gpu, task, result.is_ok(), now());
+    fx.machine.groups.extend(gone);
+    let before = match result {
+        Err(why) if task.memory.is_none() => {
+            tracing::warn!(job = %task.job, group = %task.group.display(), %why, "cannot take the driver's limit off; it goes with the group");
+            return Ok(());
+        }
+        Err(why) if is_wanted => return refused(state, fx, io, gpu, task, &why),
+        Err(_) => return Ok(()),
+        Ok(before) => before,
+    };
+    let (Some(memory), true) = (task.memory, is_wanted) else {
+        return Ok(());
+    };
+    if let Some(hard) = before
+        .and_then(|before| before.hard)
+        .filter(|_| !task.makes_group)
+    {
+        let text = format!(
+            "another program had limited {} to {}; the driver's limit is {} now",
+            task.group.display(),
+            Bytes::new(hard).human(),
+            memory.human()
+        );
+        fx.record_event(io, Some(task.job), "limit_replaced", &text)?;
+    }
+    fx.jobs.walled.push(task.job);
+    let active = state.jobs.active.get_mut(&task.job);
+    let Some(placed) = active.and_then(|active| active.placed_mut()) else {
+        return Ok(());
+    };
+    if placed.start.pending_limits.remove(gpu) && placed.start.pending_limits.is_empty() {
+        fx.jobs.limited.push(task.job);
+    }
+    Ok(())
+}
+
+/// The driver refused a limit: from now on the GPU's jobs have the limiter alone, unless the configuration demands more.
+fn refused(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    gpu: &GpuUuid,
+    task: &LimitTask,
+    why: &NoDriverLimit,
+) -> Result<(), StoreError> {
+    let text = format!("the driver does not limit {}: {why}", task.group.display());
+    tracing::warn!(job = %task.job, "{text}");
+    fx.record_event(io, Some(task.job), "limit_refused", &text)?;
+    if let Some(device) = state.gpus.device_mut(gpu)
+        && task.makes_group
+        && io.config.confinement.enforcement == EnforcementPolicy::Auto
+    {
+        device.set_driver_limit(Err(why.clone()));
+        fx.replan = true;
+    }
+    let Some(active) = state.jobs.active.get_mut(&task.job) else {
+        return Ok(());
+    };
+    if let Some(placed) = active.placed_mut()
+        && placed.start.pending_limits.remove(gpu)
+    {
+        placed.start.pending_limits.clear();
+        let since = Instant::now();
+        placed.start.shortage = Some(Shortage { why: text, since });
+    }
+    Ok(())
+}
+
+/// Asks for the limits of containers' and pods' groups, as their processes are found.
+pub(in crate::controller) fn follow_containers(jobs: &mut Jobs, fx: &mut Effects) {
+    let mut found: Vec<(JobId, PathBuf)> = Vec::new();
+    for (id, active) in &jobs.active {
+        if active.job.has_own_group() || active.job.driver_limits().next().is_none() {
+            continue;
+        }
+        if let Some(group) = active.job.end_group() {
+            found.push((*id, group.to_owned()));
+            continue;
+        }
+        let groups = active.members().iter().map(|process| process.pid);
+        found.extend(groups.filter_map(|pid| Some((*id, container_group(pid)?))));
+    }
+    for (id, group) in found {
+        let Some(active) = jobs.active.get(&id) else {
+            continue;
+        };
+        if jobs.limits.count(id) >= MOST_GROUPS {
+            continue;
+        }
+        let limits: Vec<_> = active.job.driver_limits().collect();
+        let commands: Vec<MigCommand> = limits
+            .iter()
+            .filter_map(|(gpu, memory)| jobs.limits.want(id, &group, false, gpu, Some(*memory)))
+            .collect();
+        fx.mig_commands.extend(commands);
+    }
+}
+
+/// The group of a container's process; `None` for the daemon's own, the root, and one outside this namespace.
+fn container_group(pid: u32) -> Option<PathBuf> {
+    let group = cgroup::cgroup_of(pid)?;
+    let is_outside = group.components().any(|part| part == Component::ParentDir);
+    let is_ours = cgroup::own().is_none_or(|own| own.starts_with(&group));
+    (!is_outside && !is_ours).then_some(group)
+}
+
+/// Takes the limits of an ended job off.
+pub(in crate::controller) fn take_off(jobs: &mut Jobs, actuators: &Actuators, id: JobId) {
+    for command in jobs.limits.clear(id) {
+        actuators.workers.dispatch(command);
+    }
+}
+
+/// At the daemon's start: asks for the limits of running jobs again, and removes groups without a job.
+pub(in crate::controller) fn resume(state: &mut State, fx: &mut Effects, io: &Io) {
+    let State { jobs, gpus, .. } = state;
+    let mut kept: Vec<PathBuf> = Vec::new();
+    for (id, active) in &jobs.active {
+        let group = jobs.dir(&io.config.home, *id).group();
+        let Some(group) = group.filter(|_| active.placed().is_some()) else {
+            continue;
+        };
+        let path = group.path().to_owned();
+        if active.job.has_own_group() && !matches!(active.job.state, JobState::Ended { .. }) {
+            for (gpu, memory) in active.job.driver_limits() {
+                let command = jobs.limits.want(*id, &path, true, &gpu, Some(memory));
+                fx.mig_commands.extend(command);
+            }
+        }
+        kept.push(path);
+    }
+    let Ok(prefix) = &io.config.confinement.cgroup_parent else {
+        return;
+    };
+    for (job, group) in cgroup::job_groups(prefix) {
+        let is_known = kept.iter().any(|path| path == group.path());
+        if is_known || jobs.unjournaled.contains_key(&job) || !group.members().is_empty() {
+            continue;
+        }
+        let limiting = gpus
+            .devices
+            .iter()
+            .filter(|device| device.driver_limit.is_ok());
+        for device in limiting {
+            let command = jobs
+                .limits
+                .want(job, group.path(), true, &device.gpu.uuid, None);
+            fx.mig_commands.extend(command);
+        }
+        if !jobs.limits.retire(group.path()) {
+            group.remove_if_empty();
+        }
+    }
+    cgroup::remove_notices(prefix);
+}
