@@ -15,7 +15,7 @@ pub use divvy_api::daemon::{DEFAULT_MAX_JOBS, DEFAULT_MAX_TEXT_BYTES};
 use divvy_api::home::Home;
 use divvy_api::v1::{Container, Error, FrontEnd};
 use divvy_core::reconcile::BypassPolicy;
-use divvy_core::{Amount, Order, Preemption, QueueName, QueueSpec};
+use divvy_core::{Amount, EnforcementPolicy, Order, Preemption, QueueName, QueueSpec};
 
 use crate::auth::Rules;
 use crate::host::limiter_copies::{self, CopyError};

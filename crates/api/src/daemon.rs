@@ -29,7 +29,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use divvy_core::reconcile::BypassPolicy;
-use divvy_core::{GpuSelection, Order, Preemption, ProjectName, QueueSpec};
+use divvy_core::{EnforcementPolicy, GpuSelection, Order, Preemption, ProjectName, QueueSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::v1::{Container, Idle};

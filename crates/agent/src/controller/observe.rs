@@ -16,7 +16,7 @@ use divvy_core::{GpuUuid, Grant, JobId, JobState, Mode};
 
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{cancel, notifications, resize};
+use crate::controller::lifecycle::{cancel, driver_limit, notifications, resize};
 use crate::controller::mig::mode;
 use crate::controller::runtime::ActiveJob;
 use crate::controller::service::faults;

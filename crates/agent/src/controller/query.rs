@@ -20,7 +20,7 @@ use std::num::NonZeroU32;
 
 use divvy_api::v1::{self, Error, ErrorCode, ReasonCode};
 use divvy_api::version;
-use divvy_core::{Bytes, Gpu, GpuUuid, Grant, HeldElsewhere, JobId, JobState, Wait, advise};
+use divvy_core::{Bytes, Enforcement, Gpu, GpuUuid, HeldElsewhere, JobId, JobState, Wait, advise};
 use divvy_ledger::Snapshot;
 use jiff::Timestamp;
 
@@ -45,7 +45,7 @@ use crate::gpu::Device;
 use crate::gpu::outside::OutsideProcess;
 use crate::host::clock::{Instant, now};
 use crate::model::bypass::Bypass;
-use crate::model::job::Job;
+use crate::model::job::{Allocation, Job};
 use crate::model::oom;
 use crate::model::usage::GpuTimeTotals;
 

@@ -77,6 +77,7 @@ fn blank() -> v1::Gpu {
         slices: Vec::new(),
         unmanaged_pids: Vec::new(),
         enforcement: String::new(),
+        enforcement_reason: None,
         process_memory_known: true,
         memory_mismatch_bytes: None,
         memory_mismatch_max_bytes: 0,

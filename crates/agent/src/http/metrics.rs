@@ -16,7 +16,7 @@ use std::sync::{Arc, PoisonError};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use divvy_api::v1::Gpu;
-use divvy_core::Mode;
+use divvy_core::Enforcement;
 use divvy_core::reconcile::BypassKind;
 use jiff::SignedDuration;
 use serde::Serialize;

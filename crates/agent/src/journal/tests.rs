@@ -59,6 +59,7 @@ pub(super) fn place(job: &mut Job, label: &str) {
         .on(Event::Placed(vec![grant.clone()]))
         .unwrap();
     job.allocations = vec![Allocation {
+        enforcement: divvy_core::Enforcement::Limiter,
         grant,
         goal: None,
         stats: AllocationStats::default(),
@@ -473,7 +474,7 @@ fn bypasses_come_back_with_their_job_and_are_counted() {
     job.bypasses = vec![known, unknown];
     assert_eq!(store.job(job.id).unwrap(), Some(job.clone()));
     assert_eq!(every(&path), [job, other]);
-    assert_eq!(store.bypass_counts().unwrap(), [1, 1, 0, 0]);
+    assert_eq!(store.bypass_counts().unwrap(), [1, 1, 0, 0, 0]);
 }
 
 /// What was counted of a job, in order: share, length in microseconds, whether it was suspended, what was measured.

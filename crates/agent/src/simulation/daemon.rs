@@ -320,6 +320,7 @@ fn config(home: &Home, manner: DaemonOptions) -> Config {
         front_end: None,
         confinement: Confinement {
             on_bypass: BypassPolicy::Deny,
+            enforcement: divvy_core::EnforcementPolicy::Auto,
             refuse_user_namespaces: false,
             cgroup_parent: Err("a simulation".to_owned()),
         },

@@ -1,8 +1,11 @@
 //! Simulated NVML: the MIG calls of a simulated machine, behind `crate::gpu::mig::driver`. Each may fail for a reason
 //! of the driver's own, and between any two of them others may do something.
 
+use std::path::Path;
+
 use divvy_core::mig::Placement as Place;
 use divvy_driver::Error;
+use divvy_driver::nvml::memory_limits::MemoryLimits;
 use divvy_driver::nvml::mig::{
     Activation, ComputeInstanceInfo, GpuInstanceInfo, GpuInstanceProfile, MigMode, Placement,
 };
@@ -175,6 +178,19 @@ impl Gpu for SimulatedGpu {
             let made = world.divided[gpu].make(gpu, placement, true);
             let id = made.ok_or(nvmlReturn_t::NOT_SUPPORTED)?;
             Ok(Box::new(Instance { gpu, id }) as Box<dyn driver::Instance>)
+        })
+    }
+
+    // A simulated machine has no control groups, and its driver is older than the limits of them.
+    fn set_memory_limits(&self, _: &Path, _: MemoryLimits) -> Result<(), Error> {
+        call(self.0, "nvmlDeviceSetMemoryLimits_v1", |_| {
+            Err(nvmlReturn_t::NOT_SUPPORTED)
+        })
+    }
+
+    fn memory_limits(&self, _: &Path) -> Result<MemoryLimits, Error> {
+        call(self.0, "nvmlDeviceGetMemoryLimits_v1", |_| {
+            Err(nvmlReturn_t::NOT_SUPPORTED)
         })
     }
 }

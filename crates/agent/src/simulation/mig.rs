@@ -298,7 +298,7 @@ impl World {
             MigOutcome::Created { slot, result, .. } => (slot, result.is_err()),
             MigOutcome::Checked { slot, result, .. }
             | MigOutcome::Destroyed { slot, result, .. } => (slot, result.is_err()),
-            MigOutcome::ModeSet { .. } => return,
+            MigOutcome::ModeSet { .. } | MigOutcome::Limited { .. } => return,
         };
         let made = match outcome {
             MigOutcome::Created { result, .. } => result.as_ref().ok(),

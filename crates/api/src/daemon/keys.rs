@@ -266,6 +266,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::time::Duration;
 
+    use divvy_core::EnforcementPolicy;
     use divvy_core::reconcile::BypassPolicy;
     use divvy_core::{GpuSelection, Order, Preemption};
 

@@ -586,6 +586,7 @@ mod tests {
         slot.force(1, Bytes::gib(600).get());
         let ledger = Slice::open(folder.path()).unwrap().read().unwrap();
         let holding = |uuid| Allocation {
+            enforcement: divvy_core::Enforcement::Limiter,
             grant: Grant {
                 gpu: GpuUuid::from_bytes([uuid; 16]),
                 index: 0,

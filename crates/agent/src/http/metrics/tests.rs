@@ -52,7 +52,7 @@ pub(super) fn page_of(jobs: Vec<JobRow>) -> Page {
         jobs,
         glances: Vec::new(),
         queues: vec![serde_json::from_value(queue).unwrap()],
-        bypasses: [4, 0, 1, 2],
+        bypasses: [4, 0, 1, 2, 0],
         migs,
         gpu_facts: GpuFacts {
             buses: BTreeMap::from([(0, "00000000:07:00.0".to_owned())]),
