@@ -4,6 +4,10 @@
 use crate::model::mig::GpuProfile;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// What a driver 615 has.
+pub const CUDA_VERSION_615: i32 = 13040;
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -27,6 +31,8 @@ pub struct Config {
     pub unprivileged: bool,
     pub mig: MigConfig,
     pub checkpoint: CheckpointConfig,
+    /// The driver is a 615 that limits the memory of control groups; without it, it does not know how.
+    pub memory_limits: Option<MemoryLimitsConfig>,
     /// Durations of kernels by name; the first match counts.
     #[serde(rename = "kernel")]
     pub kernels: Vec<KernelTime>,
@@ -110,6 +116,30 @@ pub struct CheckpointConfig {
     pub unknown: bool,
     /// A restore that was out of memory was the last: every later one fails too.
     pub failed_restore_is_final: bool,
+}
+
+/// How the driver limits the memory of control groups.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryLimitsConfig {
+    pub backend: Backend,
+    /// The folder of the hierarchy of version 2, without symbolic links.
+    #[serde(default = "group_root")]
+    pub root: PathBuf,
+}
+
+/// Who keeps the limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// The kernel's DMEM controller, whose limits nest.
+    Dmem,
+    /// A table in the driver, in which they do not.
+    Misc,
+}
+
+fn group_root() -> PathBuf {
+    "/sys/fs/cgroup".into()
 }
 
 /// A GPU instance, with one compute instance that has all of it.
@@ -208,6 +238,15 @@ impl Config {
         }
     }
 
+    /// Whether the driver is a 615, for calls that need no machine. A bad file is reported where the machine is opened.
+    pub fn has_memory_limits() -> bool {
+        static HAS: OnceLock<bool> = OnceLock::new();
+        *HAS.get_or_init(|| {
+            let config = Config::from_env().unwrap_or_default();
+            config.memory_limits.is_some()
+        })
+    }
+
     fn read(path: &Path) -> Result<Config, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| ConfigError::Read(path.to_owned(), error))?;
@@ -257,6 +296,11 @@ mod tests {
             .collect();
         let config: Config = toml::from_str(&examples).expect("valid");
         assert_eq!(config.kernel_ns("my_gemm_1"), Some(250_000));
+        let limits = config.memory_limits.as_ref().expect("a table");
+        assert_eq!(
+            (limits.backend, &limits.root),
+            (Backend::Dmem, &group_root())
+        );
         let mig = &config.mig;
         assert_eq!((mig.enabled.as_slice(), mig.ids), (&[0][..], IdMap::B));
         assert_eq!((mig.instances.len(), mig.profiles.len()), (1, 1));

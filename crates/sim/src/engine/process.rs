@@ -19,10 +19,12 @@ pub mod peer;
 pub mod visible_devices;
 
 use crate::engine::machine::checkpoint_state::CheckpointState;
+use crate::engine::machine::group::GroupId;
 use crate::engine::machine::opened::{Machine, machine};
 use crate::engine::machine::state::State;
 use crate::engine::mig::partition::{MAX_PARTITIONS, gpu_of};
 use crate::engine::objects::Objects;
+use crate::engine::objects::memory::Charges;
 use crate::engine::objects::result::Done;
 use crate::engine::objects::stream::Issue;
 use crate::engine::process::visible_devices::{Device, Instance};
@@ -183,15 +185,51 @@ impl Process {
         &self.state().slots()[self.slot].checkpoint_state
     }
 
-    /// Takes device memory for this process.
-    pub fn take_bytes(&self, gpu: usize, bytes: u64) -> Done {
+    /// Takes device memory for this process, charged to the control group that it is in now.
+    pub fn take_bytes(&self, gpu: usize, bytes: u64) -> Done<GroupId> {
+        let folder = if bytes == 0 {
+            None
+        } else {
+            self.state().own_folder()
+        };
         self.state()
             .lock()
-            .take_bytes(self.slot, gpu, bytes)
+            .charge_bytes(self.slot, gpu, bytes, folder.as_deref())
             .map_err(|_| CUresult::OUT_OF_MEMORY)
     }
 
-    pub fn return_bytes(&self, gpu: usize, bytes: u64) {
-        self.state().lock().return_bytes(self.slot, gpu, bytes);
+    /// The same for managed memory, which the driver counts as system memory.
+    pub fn take_managed_bytes(&self, gpu: usize, bytes: u64) -> Done<GroupId> {
+        self.state()
+            .lock()
+            .charge_bytes(self.slot, gpu, bytes, None)
+            .map_err(|_| CUresult::OUT_OF_MEMORY)
+    }
+
+    /// Gives back what was charged to `group`.
+    pub fn return_bytes(&self, gpu: usize, bytes: u64, group: GroupId) {
+        let locked = self.state().lock();
+        locked.return_charged(self.slot, gpu, bytes, group);
+    }
+
+    /// Takes bytes for an object that grows and shrinks.
+    pub fn grow_charges(&self, gpu: usize, charges: &mut Charges, bytes: u64) -> Done {
+        let group = self.take_bytes(gpu, bytes)?;
+        charges.0.push((bytes, group));
+        Ok(())
+    }
+
+    /// Gives bytes of such an object back, the last ones first.
+    pub fn shrink_charges(&self, gpu: usize, charges: &mut Charges, mut bytes: u64) {
+        while bytes > 0
+            && let Some((held, group)) = charges.0.pop()
+        {
+            let part = held.min(bytes);
+            self.return_bytes(gpu, part, group);
+            bytes -= part;
+            if held > part {
+                charges.0.push((held - part, group));
+            }
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::mig::MigDevice;
 use super::{Done, USERS, name, out, set_text, state, to_handle};
+use crate::config::{CUDA_VERSION_615, Config};
 use crate::engine::machine::opened::machine;
 use divvy_driver::sys::cuda::CUDA_VERSION;
 use divvy_driver::sys::nvml::{nvmlDevice_t, nvmlReturn_t};
@@ -32,6 +33,17 @@ exports! { nvml {
 /// The driver version a CUDA 13.5 driver could have; no release is claimed.
 const DRIVER_VERSION: &str = "620.10.01";
 
+/// The one that limits the memory of control groups; no release is claimed either.
+const DRIVER_VERSION_615: &str = "615.34.05";
+
+fn version() -> &'static str {
+    if Config::has_memory_limits() {
+        DRIVER_VERSION_615
+    } else {
+        DRIVER_VERSION
+    }
+}
+
 fn init() -> Done {
     let machine = machine().ok_or(nvmlReturn_t::DRIVER_NOT_LOADED)?;
     machine.state.keep_capabilities();
@@ -53,16 +65,20 @@ fn shutdown() -> Done {
 
 fn driver_version(text: *mut c_char, length: u32) -> Done {
     state()?;
-    set_text(text, length, DRIVER_VERSION)
+    set_text(text, length, version())
 }
 
 fn nvml_version(text: *mut c_char, length: u32) -> Done {
-    set_text(text, length, &format!("13.{DRIVER_VERSION}"))
+    set_text(text, length, &format!("13.{}", version()))
 }
 
 /// Works before initialisation too.
 fn cuda_version(version: *mut i32) -> Done {
-    out(version)?.set(CUDA_VERSION)
+    out(version)?.set(if Config::has_memory_limits() {
+        CUDA_VERSION_615
+    } else {
+        CUDA_VERSION
+    })
 }
 
 /// The path of a process's program.

@@ -1,4 +1,6 @@
 use super::*;
+use crate::config::Backend;
+use crate::engine::machine::group::GroupError;
 use tempfile::TempDir;
 
 fn virtual_clock() -> Config {
@@ -147,4 +149,99 @@ fn memory_beyond_the_gpu_is_refused_whichever_process_holds_the_rest() {
         (one.gpus()[0].used(), two.lock().free(0)),
         (512, usable - 512)
     );
+}
+
+/// A machine that limits the groups below a folder, which any folder can stand for here.
+fn limiting(folder: &TempDir, backend: Backend) -> State {
+    let config = Config {
+        memory_limits: Some(MemoryLimitsConfig {
+            backend,
+            root: folder.path().join("groups"),
+        }),
+        ..virtual_clock()
+    };
+    let path = folder.path().join("state");
+    State::open(&path, Some(OsStr::new("l4-24gb:1")), &config).expect("a new machine")
+}
+
+#[test]
+fn a_full_table_of_groups_is_an_error_until_one_of_them_is_gone() {
+    let folder = TempDir::new().expect("a folder");
+    let state = limiting(&folder, Backend::Misc);
+    let group = |number: usize| folder.path().join(format!("groups/{number}"));
+    let limit = |number: usize| {
+        std::fs::create_dir_all(group(number)).expect("a folder");
+        let locked = state.lock();
+        let found = locked.group_at(&group(number))?;
+        locked.set_limit(found, 0, 0, 1 << 20);
+        Ok(())
+    };
+    // The root has a row too.
+    for number in 1..GROUPS {
+        assert_eq!(limit(number), Ok(()), "{number}");
+    }
+    assert_eq!(limit(GROUPS), Err(GroupError::TableFull));
+    assert_eq!(limit(7), Ok(()), "it has its row");
+    std::fs::remove_dir(group(7)).expect("empty");
+    assert_eq!(limit(GROUPS), Ok(()));
+    assert_eq!(limit(7), Err(GroupError::TableFull));
+    let cleared = state.lock().group_at(&group(9)).expect("known");
+    state.lock().set_limit(cleared, 0, 0, u64::MAX);
+    assert_eq!(limit(7), Ok(()), "a group without a limit needs no row");
+}
+
+#[test]
+fn a_forgotten_groups_soft_limit_stays_on_those_above() {
+    let folder = TempDir::new().expect("a folder");
+    let state = limiting(&folder, Backend::Dmem);
+    let path = |name: String| folder.path().join("groups/parent").join(name);
+    let (parent, gone) = (path(String::new()), path("gone".to_owned()));
+    std::fs::create_dir_all(&gone).expect("folders");
+    let found = state.lock().group_at(&gone).expect("room");
+    state.lock().set_limit(found, 0, 4096, 8192);
+    std::fs::remove_dir(&gone).expect("empty");
+    let soft = || {
+        let locked = state.lock();
+        let parent = locked.group_at(&parent).expect("known");
+        locked.group_figures(parent, 0).soft
+    };
+    assert_eq!(soft(), 4096, "its row is there");
+    for number in 0..GROUPS {
+        std::fs::create_dir(path(number.to_string())).expect("a folder");
+        let _ = state.lock().group_at(&path(number.to_string()));
+    }
+    assert_eq!(soft(), 4096, "its row is another group's");
+}
+
+#[test]
+fn a_group_that_holds_memory_keeps_its_row_until_its_process_dies() {
+    let folder = TempDir::new().expect("a folder");
+    let state = limiting(&folder, Backend::Misc);
+    let group = folder.path().join("groups/job");
+    std::fs::create_dir_all(&group).expect("folders");
+    let used = || {
+        let locked = state.lock();
+        let found = locked.group_at(&group).expect("known");
+        locked.group_figures(found, 0).used
+    };
+    in_dying_process(|| {
+        let other = State::open(&folder.path().join("state"), None, &Config::default());
+        let mut other = other.expect("open");
+        other.memory_limits = state.memory_limits.clone();
+        let slot = other.claim_slot().expect("a slot");
+        let taken = other.lock().charge_bytes(slot, 0, 1 << 30, Some(&group));
+        taken.expect("room");
+        assert_eq!(
+            other
+                .lock()
+                .group_view(Some(&group), 0)
+                .map(|view| view.used),
+            None
+        );
+        let holder = other.lock().group_at(&group).expect("known");
+        other.lock().set_limit(holder, 0, 0, 1 << 30);
+        let more = other.lock().charge_bytes(slot, 0, 1, Some(&group));
+        assert!(more.is_err() && other.lock().group_figures(holder, 0).used == 1 << 30);
+    });
+    assert_eq!(used(), 0);
 }
