@@ -2,12 +2,10 @@
 //! per process. docs/simulator.md is its reference.
 
 use crate::model::mig::GpuProfile;
+use divvy_driver::sys::cuda::CUDA_VERSION;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-
-/// What a driver 615 has.
-pub const CUDA_VERSION_615: i32 = 13040;
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -238,13 +236,15 @@ impl Config {
         }
     }
 
-    /// Whether the driver is a 615, for calls that need no machine. A bad file is reported where the machine is opened.
-    pub fn has_memory_limits() -> bool {
-        static HAS: OnceLock<bool> = OnceLock::new();
-        *HAS.get_or_init(|| {
-            let config = Config::from_env().unwrap_or_default();
-            config.memory_limits.is_some()
-        })
+    /// The versions of the driver and of its CUDA, for calls that need no machine; no release is claimed. A bad file is
+    /// reported where the machine is opened.
+    pub fn versions() -> (&'static str, i32) {
+        static HAS_LIMITS: OnceLock<bool> = OnceLock::new();
+        let read = || Config::from_env().unwrap_or_default().memory_limits;
+        match HAS_LIMITS.get_or_init(|| read().is_some()) {
+            true => ("615.34.05", 13040),
+            false => ("620.10.01", CUDA_VERSION),
+        }
     }
 
     fn read(path: &Path) -> Result<Config, ConfigError> {

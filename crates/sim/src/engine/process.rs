@@ -30,6 +30,7 @@ use crate::engine::objects::stream::Issue;
 use crate::engine::process::visible_devices::{Device, Instance};
 use crate::model::Model;
 use divvy_driver::sys::cuda::{CUdevice, CUresult};
+use std::path::Path;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -192,18 +193,14 @@ impl Process {
         } else {
             self.state().own_folder()
         };
-        self.state()
-            .lock()
-            .charge_bytes(self.slot, gpu, bytes, folder.as_deref())
-            .map_err(|_| CUresult::OUT_OF_MEMORY)
+        self.take_bytes_in(folder.as_deref(), gpu, bytes)
     }
 
-    /// The same for managed memory, which the driver counts as system memory.
-    pub fn take_managed_bytes(&self, gpu: usize, bytes: u64) -> Done<GroupId> {
-        self.state()
-            .lock()
-            .charge_bytes(self.slot, gpu, bytes, None)
-            .map_err(|_| CUresult::OUT_OF_MEMORY)
+    /// The same charged to the group with this folder, or to none: the driver counts managed memory as system memory.
+    pub fn take_bytes_in(&self, folder: Option<&Path>, gpu: usize, bytes: u64) -> Done<GroupId> {
+        let locked = self.state().lock();
+        let taken = locked.charge_bytes(self.slot, gpu, bytes, folder);
+        taken.map_err(|_| CUresult::OUT_OF_MEMORY)
     }
 
     /// Gives back what was charged to `group`.

@@ -651,6 +651,7 @@ fn a_process_in_namespaces_of_its_own_is_bounded_by_its_groups_limit() {
         let root = groups.root.display();
         client.ok(&[
             &format!("mount \"none\" \"/\" 0 {private} 0"),
+            &format!("umount2 \"{root}\" {}", libc::MNT_DETACH),
             &format!("mount \"none\" \"{root}\" \"cgroup2\" 0 0"),
         ]);
         client.start();

@@ -7,9 +7,11 @@
 
 use crate::config::Backend;
 use crate::engine::machine::gpu::NoRoom;
+use crate::engine::machine::slots::ProcessSlot;
 use crate::engine::machine::state::{Locked, State};
 use crate::engine::mig::partition::instance_of;
 use crate::model::MAX_GPUS;
+use std::collections::HashSet;
 use std::ffi::{CString, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -174,18 +176,14 @@ impl GroupCharges {
     }
 }
 
-/// What a process in a limited group sees of a GPU's memory.
-pub struct GroupView {
-    pub total: u64,
-    pub free: u64,
-    pub used: u64,
-}
-
-/// Figures of a group on one GPU.
+/// Figures of a group on one GPU, in bytes.
 pub struct GroupFigures {
+    /// Under `dmem` with those of the groups below it, which the driver adds.
     pub soft: u64,
     pub hard: u64,
     pub used: u64,
+    /// What is free of both the limit and the GPU.
+    pub free: u64,
 }
 
 impl State {
@@ -243,44 +241,40 @@ impl Locked<'_> {
 
     /// A free row, after forgetting the groups that need none if there is no other.
     fn free_group(&self, keep: GroupId) -> Option<usize> {
-        let free = || {
-            let mut groups = self.all_groups().iter();
-            groups.position(|group| !group.is_used())
-        };
-        free().or_else(|| {
+        let mut groups = self.all_groups().iter();
+        let free = groups.position(|group| !group.is_used());
+        if free.is_none() {
             self.reap();
-            while self.forget_groups(keep) {}
-            free()
-        })
+            return self.forget_group(keep);
+        }
+        free
     }
 
-    /// Frees the rows without memory and without groups below them whose folders are gone or have no limit. Of a deleted
-    /// group the soft limits stay with the group above it.
-    fn forget_groups(&self, keep: GroupId) -> bool {
-        let mut needed = vec![false; GROUPS];
+    /// Frees a row without memory and without groups below it, of a group whose folder is gone or that has no limit. The
+    /// soft limits of a deleted group stay with the group above it.
+    fn forget_group(&self, keep: GroupId) -> Option<usize> {
+        let gpus = 0..self.gpu_count();
+        let charges = gpus.flat_map(|gpu| self.charges(gpu, ProcessSlot::is_live));
+        let charged = charges.map(|(group, _)| group);
         let used = self.groups().iter().filter(|group| group.is_used());
-        let parents = used.map(Group::parent);
-        let holders = (0..self.gpu_count()).flat_map(|gpu| self.charges(gpu));
-        let charged = holders.map(|(group, _)| group);
-        for group in parents.chain(charged).chain([keep]) {
-            if let Some(row) = group.row() {
-                needed[row] = true;
+        let needed: HashSet<usize> = charged
+            .chain(used.map(Group::parent))
+            .chain([keep])
+            .filter_map(GroupId::row)
+            .collect();
+        let mut idle = self.groups().iter().enumerate();
+        let (row, group) = idle.find(|(row, group)| {
+            let is_needed = needed.contains(row) || group.is_limited() && group.exists();
+            !is_needed
+        })?;
+        if let Some(parent) = group.parent().row().filter(|_| self.nests()) {
+            let above = self.groups()[parent].limits.iter();
+            for (limit, above) in group.limits.iter().zip(above) {
+                above.left_soft.fetch_add(limit.soft(), SeqCst);
             }
         }
-        let idle = self.groups().iter().zip(needed).filter(|(group, needed)| {
-            group.is_used() && !needed && !(group.is_limited() && group.exists())
-        });
-        let idle: Vec<&Group> = idle.map(|(group, _)| group).collect();
-        for group in &idle {
-            if let Some(parent) = group.parent().row().filter(|_| self.nests()) {
-                let above = self.groups()[parent].limits.iter();
-                for (limit, above) in group.limits.iter().zip(above) {
-                    above.left_soft.fetch_add(limit.soft(), SeqCst);
-                }
-            }
-            group.inode.store(0, SeqCst);
-        }
-        !idle.is_empty()
+        group.inode.store(0, SeqCst);
+        Some(row)
     }
 
     fn limit(&self, group: GroupId, gpu: usize) -> Option<&Limit> {
@@ -299,12 +293,14 @@ impl Locked<'_> {
         })
     }
 
-    /// What live processes and shares were charged on a GPU. Checkpointed memory is not on it.
-    fn charges(&self, gpu: usize) -> impl Iterator<Item = (GroupId, u64)> + '_ {
-        let slots = self.slots().iter();
-        let alone = slots
-            .filter(|slot| slot.is_live() && !slot.checkpoint_state.is_checkpointed())
-            .flat_map(move |slot| slot.group_charges(gpu).iter());
+    /// What shares and some of the processes were charged on a GPU.
+    fn charges(
+        &self,
+        gpu: usize,
+        counts: fn(&ProcessSlot) -> bool,
+    ) -> impl Iterator<Item = (GroupId, u64)> + '_ {
+        let slots = self.slots().iter().filter(move |slot| counts(slot));
+        let alone = slots.flat_map(move |slot| slot.group_charges(gpu).iter());
         let shares = self.shares().iter();
         let shared = shares
             .filter(move |share| share.gpu() == Some(gpu))
@@ -320,8 +316,12 @@ impl Locked<'_> {
             let is_last = |at: &GroupId| !self.nests() && self.hard_limit(*at, gpu) != UNLIMITED;
             lineage.find(|at| *at == group || is_last(at)) == Some(group)
         };
-        let charges = self.charges(gpu).filter(|(charged, _)| counts(*charged));
-        charges.map(|(_, bytes)| bytes).sum()
+        // Checkpointed memory is not on the GPU.
+        let on_gpu =
+            |slot: &ProcessSlot| slot.is_live() && !slot.checkpoint_state.is_checkpointed();
+        let charges = self.charges(gpu, on_gpu);
+        let counted = charges.filter(|(charged, _)| counts(*charged));
+        counted.map(|(_, bytes)| bytes).sum()
     }
 
     /// Bytes that the limits leave to a group.
@@ -383,15 +383,10 @@ impl Locked<'_> {
     }
 
     /// What a process in the group with this folder sees. A limit of a group above it is enforced and not shown.
-    pub fn group_view(&self, folder: Option<&Path>, gpu: usize) -> Option<GroupView> {
+    pub fn group_view(&self, folder: Option<&Path>, gpu: usize) -> Option<GroupFigures> {
         let group = self.group_at(folder?).ok()?;
-        let total = self.hard_limit(group, gpu);
-        let used = self.used_by(group, gpu);
-        (total != UNLIMITED).then(|| GroupView {
-            total,
-            free: total.saturating_sub(used).min(self.free(gpu)),
-            used,
-        })
+        let limited = self.hard_limit(group, gpu) != UNLIMITED;
+        limited.then(|| self.group_figures(group, gpu))
     }
 
     pub fn set_limit(&self, group: GroupId, gpu: usize, soft: u64, hard: u64) {
@@ -406,7 +401,6 @@ impl Locked<'_> {
         limit.soft.store(soft, SeqCst);
     }
 
-    /// Under `dmem` the soft limit includes those of the groups below, which the driver adds.
     pub fn group_figures(&self, group: GroupId, gpu: usize) -> GroupFigures {
         self.reap();
         let rows = self.groups().iter().enumerate();
@@ -415,10 +409,12 @@ impl Locked<'_> {
             *at == group || (self.nests() && self.lineage(*at).any(|above| above == group))
         });
         let soft = below.filter_map(|at| Some(self.limit(at, gpu)?.soft()));
+        let (hard, used) = (self.hard_limit(group, gpu), self.used_by(group, gpu));
         GroupFigures {
             soft: soft.fold(0, u64::saturating_add),
-            hard: self.hard_limit(group, gpu),
-            used: self.used_by(group, gpu),
+            hard,
+            used,
+            free: hard.saturating_sub(used).min(self.free(gpu)),
         }
     }
 }

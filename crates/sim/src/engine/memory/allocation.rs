@@ -57,7 +57,7 @@ impl Process {
         kind: AllocationKind,
     ) -> Done<CUdeviceptr> {
         let group = if kind == AllocationKind::Managed {
-            self.take_managed_bytes(gpu, charged)?
+            self.take_bytes_in(None, gpu, charged)?
         } else {
             self.take_bytes(gpu, charged)?
         };

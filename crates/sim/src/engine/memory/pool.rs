@@ -66,7 +66,7 @@ impl Process {
             .filter(|size| pool.room(*size));
         let is_managed = matches!(pool.home, PoolKind::Managed { .. });
         let take = |size| match is_managed {
-            true => self.take_managed_bytes(gpu, size),
+            true => self.take_bytes_in(None, gpu, size),
             false => self.take_bytes(gpu, size),
         };
         let (size, group) = sizes

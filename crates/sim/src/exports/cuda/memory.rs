@@ -41,7 +41,7 @@ fn info(free: *mut usize, total: *mut usize) -> Done {
     locked.reap();
     if let Some(view) = locked.group_view(folder.as_deref(), gpu) {
         set_if_wanted(free, view.free as usize);
-        set_if_wanted(total, view.total as usize);
+        set_if_wanted(total, view.hard as usize);
         return Ok(());
     }
     set_if_wanted(free, locked.free(gpu) as usize);

@@ -30,7 +30,7 @@ fn figures(device: nvmlDevice_t) -> Done<nvmlMemory_v2_t> {
     if let Some(view) = locked.group_view(folder.as_deref(), device.index) {
         return Ok(nvmlMemory_v2_t {
             version,
-            total: view.total,
+            total: view.hard,
             reserved: 0,
             free: view.free,
             used: view.used,

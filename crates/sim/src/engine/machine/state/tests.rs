@@ -151,6 +151,12 @@ fn memory_beyond_the_gpu_is_refused_whichever_process_holds_the_rest() {
     );
 }
 
+/// In memory: thousands of folders take seconds on a disk.
+fn folder_in_memory() -> TempDir {
+    let found = TempDir::new_in("/dev/shm").or_else(|_| TempDir::new());
+    found.expect("a folder")
+}
+
 /// A machine that limits the groups below a folder, which any folder can stand for here.
 fn limiting(folder: &TempDir, backend: Backend) -> State {
     let config = Config {
@@ -166,7 +172,7 @@ fn limiting(folder: &TempDir, backend: Backend) -> State {
 
 #[test]
 fn a_full_table_of_groups_is_an_error_until_one_of_them_is_gone() {
-    let folder = TempDir::new().expect("a folder");
+    let folder = folder_in_memory();
     let state = limiting(&folder, Backend::Misc);
     let group = |number: usize| folder.path().join(format!("groups/{number}"));
     let limit = |number: usize| {
@@ -192,7 +198,7 @@ fn a_full_table_of_groups_is_an_error_until_one_of_them_is_gone() {
 
 #[test]
 fn a_forgotten_groups_soft_limit_stays_on_those_above() {
-    let folder = TempDir::new().expect("a folder");
+    let folder = folder_in_memory();
     let state = limiting(&folder, Backend::Dmem);
     let path = |name: String| folder.path().join("groups/parent").join(name);
     let (parent, gone) = (path(String::new()), path("gone".to_owned()));
@@ -214,34 +220,32 @@ fn a_forgotten_groups_soft_limit_stays_on_those_above() {
 }
 
 #[test]
-fn a_group_that_holds_memory_keeps_its_row_until_its_process_dies() {
-    let folder = TempDir::new().expect("a folder");
+fn a_deleted_group_that_holds_memory_keeps_its_row() {
+    let folder = folder_in_memory();
     let state = limiting(&folder, Backend::Misc);
-    let group = folder.path().join("groups/job");
-    std::fs::create_dir_all(&group).expect("folders");
-    let used = || {
-        let locked = state.lock();
-        let found = locked.group_at(&group).expect("known");
-        locked.group_figures(found, 0).used
+    let group = |name: &str| {
+        let group = folder.path().join("groups").join(name);
+        std::fs::create_dir_all(&group).expect("folders");
+        group
     };
-    in_dying_process(|| {
-        let other = State::open(&folder.path().join("state"), None, &Config::default());
-        let mut other = other.expect("open");
-        other.memory_limits = state.memory_limits.clone();
-        let slot = other.claim_slot().expect("a slot");
-        let taken = other.lock().charge_bytes(slot, 0, 1 << 30, Some(&group));
-        taken.expect("room");
-        assert_eq!(
-            other
-                .lock()
-                .group_view(Some(&group), 0)
-                .map(|view| view.used),
-            None
-        );
-        let holder = other.lock().group_at(&group).expect("known");
-        other.lock().set_limit(holder, 0, 0, 1 << 30);
-        let more = other.lock().charge_bytes(slot, 0, 1, Some(&group));
-        assert!(more.is_err() && other.lock().group_figures(holder, 0).used == 1 << 30);
-    });
-    assert_eq!(used(), 0);
+    let slot = state.claim_slot().expect("a slot");
+    let job = group("job");
+    let charged = state.lock().charge_bytes(slot, 0, 4096, Some(&job));
+    let charged = charged.expect("room");
+    std::fs::remove_dir(&job).expect("empty");
+    let limit = |number: usize| {
+        let locked = state.lock();
+        let found = locked.group_at(&group(&number.to_string()))?;
+        locked.set_limit(found, 0, 0, 1 << 20);
+        Ok(())
+    };
+    // The root and the job have rows too.
+    for number in 2..GROUPS {
+        assert_eq!(limit(number), Ok(()), "{number}");
+    }
+    assert_eq!(limit(GROUPS), Err(GroupError::TableFull));
+    assert_eq!(state.lock().group_figures(charged, 0).used, 4096);
+    state.lock().return_charged(slot, 0, 4096, charged);
+    assert_eq!(state.lock().group_figures(charged, 0).used, 0);
+    assert_eq!(limit(GROUPS), Ok(()));
 }
