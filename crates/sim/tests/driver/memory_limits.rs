@@ -631,35 +631,52 @@ fn an_exported_pool_is_charged_to_its_makers_group() {
     assert_eq!((node.used(&old), node.used(&new)), (CONTEXT, 0));
 }
 
+/// Gives a program namespaces of control groups and of mounts, as a container has. False where there are none.
+fn enclose(client: &mut Client, root: &Path) -> bool {
+    let flags = libc::CLONE_NEWCGROUP | libc::CLONE_NEWNS;
+    if client.call(&format!("unshare {flags}")) != 0 {
+        eprintln!("SKIPPED: no namespaces here");
+        return false;
+    }
+    let (private, root) = (libc::MS_REC | libc::MS_PRIVATE, root.display());
+    client.ok(&[
+        &format!("mount \"none\" \"/\" 0 {private} 0"),
+        &format!("umount2 \"{root}\" {}", libc::MNT_DETACH),
+        &format!("mount \"none\" \"{root}\" \"cgroup2\" 0 0"),
+    ]);
+    true
+}
+
 #[test]
 fn a_process_in_namespaces_of_its_own_is_bounded_by_its_groups_limit() {
     for backend in BACKENDS {
         let Some(mut groups) = Groups::new("namespace") else {
             return;
         };
-        let folder = groups.make("job");
+        let (folder, lower) = (groups.make("job"), groups.make("job/lower"));
         let mut node = Node::new(&groups.config(backend));
         node.limit(&folder, 0, CONTEXT + 64 * MIB);
         let mut client = node.client_in(&folder);
-        // Of control groups and of mounts, as a container.
-        let flags = libc::CLONE_NEWCGROUP | libc::CLONE_NEWNS;
-        if client.call(&format!("unshare {flags}")) != 0 {
-            eprintln!("SKIPPED: no namespaces here");
+        if !enclose(&mut client, &groups.root) {
             return;
         }
-        let private = libc::MS_REC | libc::MS_PRIVATE;
-        let root = groups.root.display();
-        client.ok(&[
-            &format!("mount \"none\" \"/\" 0 {private} 0"),
-            &format!("umount2 \"{root}\" {}", libc::MNT_DETACH),
-            &format!("mount \"none\" \"{root}\" \"cgroup2\" 0 0"),
-        ]);
         client.start();
         assert_eq!(node.used(&folder), CONTEXT, "{backend}");
         assert_eq!(client.memory().1, CONTEXT + 64 * MIB, "{backend}");
         assert_eq!(allocate(&mut client, "a", 66 * MIB), OUT_OF_MEMORY);
         client.ok(&["cuMemAlloc_v2 &a 67108864"]);
         client.kill();
+
+        // A group that only its own processes have named has nothing above it, until another process names it.
+        let mut inner = node.client_in(&lower);
+        enclose(&mut inner, &groups.root);
+        inner.start();
+        inner.ok(&["cuMemAlloc_v2 &a 134217728"]);
+        assert_eq!(node.used(&folder), 0);
+        assert_eq!(node.used(&lower), CONTEXT + 128 * MIB);
+        assert_eq!(node.used(&folder), CONTEXT + 128 * MIB, "{backend}");
+        assert_eq!(allocate(&mut inner, "b", 1), OUT_OF_MEMORY);
+        inner.kill();
 
         // Hazard 11 is about accounts that a daemon keeps by process id. The limit itself needs no id (inferred).
         let mut client = node.client_in(&folder);
@@ -707,4 +724,35 @@ fn faults_and_the_call_log_know_the_calls_of_memory_limits() {
         assert!(line.contains(&call), "{line}");
         assert!(line.contains(&format!("{path}, {end}")), "{line}");
     }
+}
+
+#[test]
+fn a_checkpointed_process_is_restored_below_its_groups_limit_alone() {
+    let Some(mut groups) = Groups::new("checkpoint") else {
+        return;
+    };
+    let folder = groups.make("job");
+    let mut node = Node::new(&groups.config("dmem"));
+    node.limit(&folder, 0, 2 * CONTEXT + 64 * MIB);
+    let (mut one, mut two) = (node.started_in(&folder), node.started_in(&folder));
+    one.ok(&["cuMemAlloc_v2 &a 67108864"]);
+    node.admin.ok(&["cuInit 0"]);
+    let step = |node: &mut Node, step: &str| {
+        let order = format!("cuCheckpointProcess{step} {} 0", one.pid());
+        node.admin.call(&order)
+    };
+    assert_eq!(
+        [step(&mut node, "Lock"), step(&mut node, "Checkpoint")],
+        [0, 0]
+    );
+    assert_eq!(node.used(&folder), CONTEXT);
+    two.ok(&["cuMemAlloc_v2 &a 2097152"]);
+    assert_eq!(step(&mut node, "Restore"), OUT_OF_MEMORY);
+    two.ok(&["cuMemFree_v2 $a"]);
+    assert_eq!(
+        [step(&mut node, "Restore"), step(&mut node, "Unlock")],
+        [0, 0]
+    );
+    assert_eq!(node.used(&folder), 2 * CONTEXT + 64 * MIB);
+    assert_eq!(allocate(&mut two, "a", 1), OUT_OF_MEMORY);
 }
