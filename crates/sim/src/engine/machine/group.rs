@@ -20,13 +20,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 
-/// Groups that are limited, hold memory or lie above such a one; a real driver's bound is unknown.
+/// Groups that are limited, hold memory or lie above such a one. Four for each process slot leave room for a group of its
+/// own and those above it; a real driver's bound is unknown.
 pub const GROUPS: usize = 4096;
 
 /// The longest path of a group's folder: a Kubernetes container's has about 200 bytes.
 pub const LONGEST_PATH: usize = 256;
 
-/// Groups in which one process holds memory of one GPU; it is out of memory in a further one.
+/// Groups in which one process holds memory of one GPU; it is out of memory in a further one. Programs take memory in
+/// one group or two, so eight are enough.
 const GROUPS_OF_PROCESS: usize = 8;
 
 /// No limit, as in NVML.
@@ -34,18 +36,10 @@ pub const UNLIMITED: u64 = u64::MAX;
 
 /// The group that memory is charged to: its row plus one, or 0 for memory that no limit counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct GroupId(u64);
+pub struct GroupId(pub u64);
 
 impl GroupId {
     pub const NONE: GroupId = GroupId(0);
-
-    pub fn from_word(word: u64) -> GroupId {
-        GroupId(word)
-    }
-
-    pub fn word(self) -> u64 {
-        self.0
-    }
 
     fn of(row: usize) -> GroupId {
         GroupId(row as u64 + 1)

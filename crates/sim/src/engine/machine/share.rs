@@ -42,7 +42,7 @@ impl Share {
     }
 
     pub fn group(&self) -> GroupId {
-        GroupId::from_word(self.group.load(SeqCst))
+        GroupId(self.group.load(SeqCst))
     }
 
     fn is_held(&self) -> bool {
@@ -89,7 +89,7 @@ impl Locked<'_> {
         share.key.store(key, SeqCst);
         share.bytes.store(bytes, SeqCst);
         share.maker.store(slot as u64 + 1, SeqCst);
-        share.group.store(group.word(), SeqCst);
+        share.group.store(group.0, SeqCst);
         share.gpu.store(gpu as u64 + 1, SeqCst);
         share.set_held(slot, true);
         self.uncharge(slot, gpu, bytes, group);
@@ -124,7 +124,7 @@ impl Locked<'_> {
         };
         share.bytes.store(share.bytes() + more - less, SeqCst);
         if share.group() == GroupId::NONE {
-            share.group.store(group.word(), SeqCst);
+            share.group.store(group.0, SeqCst);
         }
         if let Some(gpu) = share.gpu() {
             self.uncharge(slot, gpu, more, group);
