@@ -2,8 +2,10 @@
 //! per process. docs/simulator.md is its reference.
 
 use crate::model::mig::GpuProfile;
+use divvy_driver::sys::cuda::CUDA_VERSION;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -27,6 +29,8 @@ pub struct Config {
     pub unprivileged: bool,
     pub mig: MigConfig,
     pub checkpoint: CheckpointConfig,
+    /// The driver is a 615 that limits the memory of control groups; without it, it does not know how.
+    pub memory_limits: Option<MemoryLimitsConfig>,
     /// Durations of kernels by name; the first match counts.
     #[serde(rename = "kernel")]
     pub kernels: Vec<KernelTime>,
@@ -110,6 +114,30 @@ pub struct CheckpointConfig {
     pub unknown: bool,
     /// A restore that was out of memory was the last: every later one fails too.
     pub failed_restore_is_final: bool,
+}
+
+/// How the driver limits the memory of control groups.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryLimitsConfig {
+    pub backend: Backend,
+    /// The folder of the hierarchy of version 2, without symbolic links.
+    #[serde(default = "group_root")]
+    pub root: PathBuf,
+}
+
+/// Who keeps the limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// The kernel's DMEM controller, whose limits nest.
+    Dmem,
+    /// A table in the driver, in which they do not.
+    Misc,
+}
+
+fn group_root() -> PathBuf {
+    "/sys/fs/cgroup".into()
 }
 
 /// A GPU instance, with one compute instance that has all of it.
@@ -208,6 +236,17 @@ impl Config {
         }
     }
 
+    /// The versions of the driver and of its CUDA, for calls that need no machine; no release is claimed. A bad file is
+    /// reported where the machine is opened.
+    pub fn versions() -> (&'static str, i32) {
+        static HAS_LIMITS: OnceLock<bool> = OnceLock::new();
+        let read = || Config::from_env().unwrap_or_default().memory_limits;
+        match HAS_LIMITS.get_or_init(|| read().is_some()) {
+            true => ("615.34.05", 13040),
+            false => ("620.10.01", CUDA_VERSION),
+        }
+    }
+
     fn read(path: &Path) -> Result<Config, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| ConfigError::Read(path.to_owned(), error))?;
@@ -257,6 +296,11 @@ mod tests {
             .collect();
         let config: Config = toml::from_str(&examples).expect("valid");
         assert_eq!(config.kernel_ns("my_gemm_1"), Some(250_000));
+        let limits = config.memory_limits.as_ref().expect("a table");
+        assert_eq!(
+            (limits.backend, &limits.root),
+            (Backend::Dmem, &group_root())
+        );
         let mig = &config.mig;
         assert_eq!((mig.enabled.as_slice(), mig.ids), (&[0][..], IdMap::B));
         assert_eq!((mig.instances.len(), mig.profiles.len()), (1, 1));

@@ -4,6 +4,7 @@
 //! With neither variable set a call costs one relaxed load more than its handler.
 
 use crate::config::{Config, Fault, Moment};
+use divvy_driver::sys::nvml::{nvmlGetMemoryLimits_v1_t, nvmlSetMemoryLimits_v1_t};
 use std::ffi::{CStr, CString, c_char};
 use std::fmt::{Debug, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -196,12 +197,29 @@ fn die() {
 pub struct Line(String);
 
 impl Line {
-    /// Names are written as text, everything else as `Debug` does it.
+    /// Names are written as text, limits of memory by their fields, everything else as `Debug` does it.
     pub fn argument<T: Debug + Copy + 'static>(&mut self, value: T) {
         let any: &dyn std::any::Any = &value;
         let name = any
             .downcast_ref::<*const c_char>()
             .filter(|name| !name.is_null());
+        if let Some(limits) = any.downcast_ref::<*mut nvmlSetMemoryLimits_v1_t>() {
+            // SAFETY: null, or the caller's structure.
+            if let Some(set) = unsafe { limits.as_ref() } {
+                self.argument(set.nameSpace);
+                self.argument(set.softLimit);
+                return self.argument(set.hardLimit);
+            }
+        }
+        if let Some(limits) = any.downcast_ref::<*mut nvmlGetMemoryLimits_v1_t>() {
+            // SAFETY: as above.
+            if let Some(get) = unsafe { limits.as_ref() } {
+                self.argument(get.nameSpace);
+                self.argument(get.softLimit);
+                self.argument(get.hardLimit);
+                return self.argument(get.currentUsed);
+            }
+        }
         // Writing to a String does not fail.
         let _ = match name {
             // SAFETY: `const char *` parameters of both APIs are zero-terminated names.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! opened ─ state (file, lock) ─ slots (processes) ─ gpu ─ health ─ settings ─ accounting ─ share ─ ipc_event ─ wait
+//! group: limits of control groups, and what is charged to them
 //! partitions, instances, mig_change, mig_mode: what MIG means for it
 //! checkpoint_state: locks and checkpoints      pids
 //! ```
@@ -14,6 +15,7 @@
 pub mod accounting;
 pub mod checkpoint_state;
 pub mod gpu;
+pub mod group;
 pub mod health;
 pub mod instances;
 pub mod ipc_event;

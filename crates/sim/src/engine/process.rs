@@ -19,15 +19,18 @@ pub mod peer;
 pub mod visible_devices;
 
 use crate::engine::machine::checkpoint_state::CheckpointState;
+use crate::engine::machine::group::GroupId;
 use crate::engine::machine::opened::{Machine, machine};
 use crate::engine::machine::state::State;
 use crate::engine::mig::partition::{MAX_PARTITIONS, gpu_of};
 use crate::engine::objects::Objects;
+use crate::engine::objects::memory::Charges;
 use crate::engine::objects::result::Done;
 use crate::engine::objects::stream::Issue;
 use crate::engine::process::visible_devices::{Device, Instance};
 use crate::model::Model;
 use divvy_driver::sys::cuda::{CUdevice, CUresult};
+use std::path::Path;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -183,15 +186,47 @@ impl Process {
         &self.state().slots()[self.slot].checkpoint_state
     }
 
-    /// Takes device memory for this process.
-    pub fn take_bytes(&self, gpu: usize, bytes: u64) -> Done {
-        self.state()
-            .lock()
-            .take_bytes(self.slot, gpu, bytes)
-            .map_err(|_| CUresult::OUT_OF_MEMORY)
+    /// Takes device memory for this process, charged to the control group that it is in now.
+    pub fn take_bytes(&self, gpu: usize, bytes: u64) -> Done<GroupId> {
+        let folder = if bytes == 0 {
+            None
+        } else {
+            self.state().own_folder()
+        };
+        self.take_bytes_in(folder.as_deref(), gpu, bytes)
     }
 
-    pub fn return_bytes(&self, gpu: usize, bytes: u64) {
-        self.state().lock().return_bytes(self.slot, gpu, bytes);
+    /// The same charged to the group with this folder, or to none: the driver counts managed memory as system memory.
+    pub fn take_bytes_in(&self, folder: Option<&Path>, gpu: usize, bytes: u64) -> Done<GroupId> {
+        let locked = self.state().lock();
+        let taken = locked.charge_bytes(self.slot, gpu, bytes, folder);
+        taken.map_err(|_| CUresult::OUT_OF_MEMORY)
+    }
+
+    /// Gives back what was charged to `group`.
+    pub fn return_bytes(&self, gpu: usize, bytes: u64, group: GroupId) {
+        let locked = self.state().lock();
+        locked.return_charged(self.slot, gpu, bytes, group);
+    }
+
+    /// Takes bytes for an object that grows and shrinks.
+    pub fn grow_charges(&self, gpu: usize, charges: &mut Charges, bytes: u64) -> Done {
+        let group = self.take_bytes(gpu, bytes)?;
+        charges.0.push((bytes, group));
+        Ok(())
+    }
+
+    /// Gives bytes of such an object back, the last ones first.
+    pub fn shrink_charges(&self, gpu: usize, charges: &mut Charges, mut bytes: u64) {
+        while bytes > 0
+            && let Some((held, group)) = charges.0.pop()
+        {
+            let part = held.min(bytes);
+            self.return_bytes(gpu, part, group);
+            bytes -= part;
+            if held > part {
+                charges.0.push((held - part, group));
+            }
+        }
     }
 }

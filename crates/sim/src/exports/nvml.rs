@@ -7,6 +7,7 @@ mod device;
 mod event;
 mod library;
 mod memory;
+mod memory_limits;
 mod mig;
 mod power;
 mod process;

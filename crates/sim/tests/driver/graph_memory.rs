@@ -14,7 +14,7 @@ fn ready(client: &mut Client) {
     allocation(client, 64 * MIB);
 }
 
-fn allocation(client: &mut Client, bytes: u64) {
+pub fn allocation(client: &mut Client, bytes: u64) {
     let location = CUmemLocation {
         type_: CUmemLocationType::DEVICE,
         id: 0,
@@ -32,7 +32,7 @@ fn allocation(client: &mut Client, bytes: u64) {
 }
 
 /// Adds an allocation node behind `before` (a list and its length); its address goes to the variable `address`.
-fn add_allocation(client: &mut Client, node: &str, before: &str, address: &str) {
+pub fn add_allocation(client: &mut Client, node: &str, before: &str, address: &str) {
     client.ok(&[&format!(
         "cuGraphAddMemAllocNode &{node} $graph {before} &parameters"
     )]);

@@ -18,6 +18,7 @@ mod limit;
 mod lookup;
 mod machine;
 mod memory;
+mod memory_limits;
 mod mig;
 mod mig_cuda;
 mod nvml;

@@ -5,6 +5,7 @@ use crate::engine::objects::Objects;
 use crate::engine::objects::context::Context;
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::limit::Limits;
+use crate::engine::objects::memory::Charges;
 use crate::engine::objects::result::Done;
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::CUresult;
@@ -28,7 +29,8 @@ impl Process {
             .map_or_else(|| self.model(gpu).context_bytes(), |mib| mib << 20);
         let admitted = self.state().lock().add_context(self.slot, gpu);
         admitted.map_err(|_| CUresult::DEVICE_UNAVAILABLE)?;
-        self.take_bytes(gpu, overhead)
+        let mut charges = Charges::default();
+        self.grow_charges(gpu, &mut charges, overhead)
             .inspect_err(|_| self.state().lock().remove_context(self.slot, gpu))?;
         Ok(objects.contexts.insert(Context {
             gpu,
@@ -41,7 +43,7 @@ impl Process {
             peers: Vec::new(),
             limit_bytes: 0,
             broken: None,
-            overhead,
+            charges,
         }))
     }
 
@@ -59,7 +61,7 @@ impl Process {
             limit_bytes: 0,
             peers: Vec::new(),
             broken: None,
-            overhead: 0,
+            charges: Charges::default(),
         })
     }
 
@@ -79,8 +81,8 @@ impl Process {
             let _ = self.end_event(objects, event);
         }
         self.unload_modules_of(objects, handle);
-        if let Some(context) = objects.contexts.remove(handle) {
-            self.return_bytes(gpu, context.overhead + context.limit_bytes);
+        if let Some(mut context) = objects.contexts.remove(handle) {
+            self.shrink_charges(gpu, &mut context.charges, u64::MAX);
             self.state().lock().remove_context(self.slot, gpu);
         }
         Ok(())

@@ -35,8 +35,11 @@ impl Process {
         let found = objects.contexts.get_mut(context);
         let found = found.ok_or(CUresult::INVALID_CONTEXT)?;
         match bytes.checked_sub(found.limit_bytes) {
-            Some(more) => self.take_bytes(found.gpu, more)?,
-            None => self.return_bytes(found.gpu, found.limit_bytes - bytes),
+            Some(more) => self.grow_charges(found.gpu, &mut found.charges, more)?,
+            None => {
+                let less = found.limit_bytes - bytes;
+                self.shrink_charges(found.gpu, &mut found.charges, less);
+            }
         }
         found.limit_bytes = bytes;
         Ok(())

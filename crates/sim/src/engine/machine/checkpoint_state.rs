@@ -240,7 +240,9 @@ impl Locked<'_> {
             }
             _ => {}
         }
-        if held.checkpointed_bytes(partition) > self.free(partition) {
+        if held.checkpointed_bytes(partition) > self.free(partition)
+            || !self.fits_groups(slot, partition)
+        {
             return Err(NoRoom.into());
         }
         Ok(())

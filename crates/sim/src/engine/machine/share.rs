@@ -3,6 +3,7 @@
 //! Its bytes belong to the GPU until the last holder, in whatever process, lets go or dies. An entry is found by its
 //! key: the inode of the memfd for what goes from process to process as a descriptor, a number of its own for the rest.
 
+use crate::engine::machine::group::GroupId;
 use crate::engine::machine::slots::SLOTS;
 use crate::engine::machine::state::Locked;
 use std::sync::atomic::AtomicU64;
@@ -22,6 +23,8 @@ pub struct Share {
     bytes: AtomicU64,
     /// Slot of the process that made it, plus one; its NVML row shows the bytes while it holds them. 0 when it is dead.
     maker: AtomicU64,
+    /// The group that is charged for it, also when its maker is dead.
+    group: AtomicU64,
     /// One bit per slot.
     holders: [AtomicU64; SLOTS / 64],
 }
@@ -36,6 +39,10 @@ impl Share {
 
     pub fn bytes(&self) -> u64 {
         self.bytes.load(SeqCst)
+    }
+
+    pub fn group(&self) -> GroupId {
+        GroupId(self.group.load(SeqCst))
     }
 
     fn is_held(&self) -> bool {
@@ -75,15 +82,17 @@ impl Locked<'_> {
     }
 
     /// Turns bytes a slot holds alone into a share under `key`. False when the table is full.
-    pub fn add_share(&self, slot: usize, gpu: usize, bytes: u64, key: u64) -> bool {
+    pub fn add_share(&self, slot: usize, gpu: usize, bytes: u64, key: u64, group: GroupId) -> bool {
         let Some(share) = self.shares().iter().find(|share| share.gpu().is_none()) else {
             return false;
         };
         share.key.store(key, SeqCst);
         share.bytes.store(bytes, SeqCst);
         share.maker.store(slot as u64 + 1, SeqCst);
+        share.group.store(group.0, SeqCst);
         share.gpu.store(gpu as u64 + 1, SeqCst);
         share.set_held(slot, true);
+        self.uncharge(slot, gpu, bytes, group);
         self.slots()[slot].change_used(gpu, 0, bytes);
         true
     }
@@ -107,13 +116,18 @@ impl Locked<'_> {
         self.sum_up();
     }
 
-    /// Moves `more` bytes that a slot holds alone into a share, and gives `less` of the share's back to the GPU.
-    pub fn change_share(&self, slot: usize, key: u64, more: u64, less: u64) {
+    /// Moves `more` bytes that a slot holds alone into a share, and gives `less` of the share's back to the GPU. The
+    /// share has one group: `group`, to which `more` was charged, where it has none yet.
+    pub fn change_share(&self, slot: usize, key: u64, more: u64, less: u64, group: GroupId) {
         let Some(share) = self.share(key) else {
             return;
         };
         share.bytes.store(share.bytes() + more - less, SeqCst);
+        if share.group() == GroupId::NONE {
+            share.group.store(group.0, SeqCst);
+        }
         if let Some(gpu) = share.gpu() {
+            self.uncharge(slot, gpu, more, group);
             self.slots()[slot].change_used(gpu, 0, more);
         }
         self.sum_up();

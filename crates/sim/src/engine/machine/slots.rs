@@ -6,6 +6,7 @@
 
 use crate::engine::machine::accounting::wall_clock_us;
 use crate::engine::machine::checkpoint_state::CheckpointState;
+use crate::engine::machine::group::GroupCharges;
 use crate::engine::machine::pids::Own;
 use crate::engine::machine::settings::ComputeMode;
 use crate::engine::machine::state::{Locked, State};
@@ -52,6 +53,8 @@ pub struct ProcessSlot {
     pub checkpoint_state: CheckpointState,
     /// By partition.
     gpus: [Holding; MAX_PARTITIONS],
+    /// By whole GPU: the driver limits no group in GPU instances.
+    groups: [GroupCharges; MAX_GPUS],
 }
 
 /// What a process holds on one partition.
@@ -103,6 +106,10 @@ impl ProcessSlot {
     pub fn listed(&self, gpu: usize) -> u64 {
         let unlisted = self.gpus[gpu].unlisted.load(SeqCst);
         self.used(gpu).saturating_sub(unlisted)
+    }
+
+    pub fn group_charges(&self, gpu: usize) -> &GroupCharges {
+        &self.groups[gpu]
     }
 
     pub fn change_unlisted(&self, gpu: usize, more: u64, less: u64) {
@@ -214,6 +221,7 @@ impl ProcessSlot {
             holding.peak.store(0, SeqCst);
             holding.began_us.store(0, SeqCst);
         }
+        self.groups.iter().for_each(GroupCharges::clear);
         self.in_instances.store(0, SeqCst);
         self.checkpoint_state.clear();
         self.set_awaited(None);

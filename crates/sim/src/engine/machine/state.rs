@@ -1,8 +1,8 @@
 //! The state file: the machine that all processes share, mapped by each of them and named by DIVVY_SIM_STATE.
 //!
 //! ```text
-//! Header │ Gpu × count │ Slot × SLOTS │ Share × SHARES │ IpcEvent × MAX_IPC_EVENTS │ Queue × SLOTS × partitions
-//! (sparse; only touched pages exist)
+//! Header │ Gpu × count │ Slot × SLOTS │ Share × SHARES │ IpcEvent × MAX_IPC_EVENTS │ Group × GROUPS
+//! │ Queue × SLOTS × partitions (sparse; only touched pages exist)
 //! ```
 //!
 //! The first process creates the file from DIVVY_SIM, and names it when it is complete, so no process sees half of one.
@@ -12,8 +12,9 @@
 
 mod file;
 
-use crate::config::{Clock, Config, ConfigError, InstanceConfig, MigConfig};
+use crate::config::{Clock, Config, ConfigError, InstanceConfig, MemoryLimitsConfig, MigConfig};
 use crate::engine::machine::gpu::Gpu;
+use crate::engine::machine::group::{GROUPS, Group};
 use crate::engine::machine::ipc_event::{IpcEvent, MAX_IPC_EVENTS};
 use crate::engine::machine::share::{NUMBERED, SHARES, Share};
 use crate::engine::machine::slots::{ProcessSlot, SLOTS};
@@ -46,7 +47,7 @@ use std::time::Duration;
 const MAGIC: [u8; 8] = *b"divvysim";
 
 /// A change of the layout takes the next number, so that no process maps another's.
-const VERSION: u32 = 10;
+const VERSION: u32 = 11;
 
 /// The kernel's page on x86-64.
 const PAGE: usize = 4096;
@@ -67,6 +68,8 @@ struct Header {
     virtual_now: AtomicU64,
     /// Slots at and above this index have never been used.
     high_water: AtomicU64,
+    /// Rows of groups at and above this index have never been used.
+    groups_high_water: AtomicU64,
     /// Whether anyone has ever queued a meeting: from then on all GPUs advance together.
     meetings: AtomicU64,
     /// How many shares have had a number for a key.
@@ -104,6 +107,7 @@ struct Layout {
     slots: usize,
     shares: usize,
     marks: usize,
+    groups: usize,
     queues: usize,
     size: usize,
 }
@@ -115,12 +119,14 @@ impl Layout {
         let slots = page(gpus + gpu_count * size_of::<Gpu>());
         let shares = page(slots + SLOTS * size_of::<ProcessSlot>());
         let marks = page(shares + SHARES * size_of::<Share>());
-        let queues = page(marks + MAX_IPC_EVENTS * size_of::<IpcEvent>());
+        let groups = page(marks + MAX_IPC_EVENTS * size_of::<IpcEvent>());
+        let queues = page(groups + GROUPS * size_of::<Group>());
         Layout {
             gpus,
             slots,
             shares,
             marks,
+            groups,
             queues,
             size: page(queues + SLOTS * gpu_count * PARTITIONS_PER_GPU * size_of::<Queue>()),
         }
@@ -135,6 +141,8 @@ pub struct State {
     models: Vec<Model>,
     /// What this process's driver says of MIG: the configuration, and each GPU's table once it was needed.
     mig: MigConfig,
+    /// As this process's driver has it.
+    memory_limits: Option<MemoryLimitsConfig>,
     tables: Vec<OnceLock<Option<Table>>>,
     identity: Identity,
     /// What the locks are taken through; -1 until it is needed, as after a fork. Not what the mapping was made through:
@@ -177,6 +185,7 @@ impl State {
 
         let mut state = State::map(path, &file)?;
         state.mig = config.mig.clone();
+        state.memory_limits = config.memory_limits.clone();
         state
             .descriptor()
             .map_err(|error| InitError::Io(path.to_owned(), "open", error))?;
@@ -214,6 +223,7 @@ impl State {
             layout: Layout::of(gpu_count),
             models: Vec::new(),
             mig: MigConfig::default(),
+            memory_limits: None,
             tables: Vec::new(),
             identity,
             descriptor: AtomicI32::new(-1),
@@ -310,6 +320,26 @@ impl State {
 
     pub fn marks(&self) -> &[IpcEvent] {
         self.part(self.layout.marks, MAX_IPC_EVENTS)
+    }
+
+    /// All rows of groups that were ever used.
+    pub fn groups(&self) -> &[Group] {
+        let high_water = self.header().groups_high_water.load(SeqCst) as usize;
+        &self.all_groups()[..high_water.min(GROUPS)]
+    }
+
+    pub fn all_groups(&self) -> &[Group] {
+        self.part(self.layout.groups, GROUPS)
+    }
+
+    pub fn raise_groups(&self, row: usize) {
+        let high_water = &self.header().groups_high_water;
+        high_water.fetch_max(row as u64 + 1, SeqCst);
+    }
+
+    /// How the driver limits the memory of control groups; None for a driver that does not.
+    pub fn memory_limits(&self) -> Option<&MemoryLimitsConfig> {
+        self.memory_limits.as_ref()
     }
 
     pub fn queue(&self, slot: usize, partition: usize) -> &Queue {

@@ -56,11 +56,15 @@ impl Process {
         charged: u64,
         kind: AllocationKind,
     ) -> Done<CUdeviceptr> {
-        self.take_bytes(gpu, charged)?;
+        let group = if kind == AllocationKind::Managed {
+            self.take_bytes_in(None, gpu, charged)?
+        } else {
+            self.take_bytes(gpu, charged)?
+        };
         let base = objects
             .memory
             .take_addresses(size)
-            .inspect_err(|_| self.return_bytes(gpu, charged))?;
+            .inspect_err(|_| self.return_bytes(gpu, charged, group))?;
         objects.memory.insert(Allocation {
             base,
             size,
@@ -69,6 +73,7 @@ impl Process {
             context,
             id: self.next_id(),
             charged,
+            group,
         });
         if kind == AllocationKind::Managed {
             self.checkpoint_state().add_managed();
@@ -128,7 +133,7 @@ impl Process {
             },
         }
         if allocation.charged > 0 {
-            self.return_bytes(allocation.gpu, allocation.charged);
+            self.return_bytes(allocation.gpu, allocation.charged, allocation.group);
         }
     }
 

@@ -42,9 +42,9 @@ impl Process {
         let gpu = match held {
             Some((gpu, _)) => gpu,
             None => {
-                self.take_bytes(current.gpu, size)?;
-                self.add_share(&mut objects, current.gpu, size, key)
-                    .inspect_err(|_| self.return_bytes(current.gpu, size))?;
+                let group = self.take_bytes(current.gpu, size)?;
+                self.add_share(&mut objects, current.gpu, size, key, group)
+                    .inspect_err(|_| self.return_bytes(current.gpu, size, group))?;
                 current.gpu
             }
         };

@@ -1,6 +1,7 @@
 //! Calls on the memory of graphs: reserving addresses for allocation nodes, taking memory for a launch, freeing and
 //! trimming.
 
+use crate::engine::machine::group::GroupId;
 use crate::engine::objects::Objects;
 use crate::engine::objects::graph::Graph;
 use crate::engine::objects::graph::exec::Exec;
@@ -56,16 +57,18 @@ impl Process {
             Target::Default => 0,
             Target::Own(stream) => stream.value(),
         };
-        let mut taken = Vec::new();
+        let mut taken: Vec<(usize, u64, u64)> = Vec::new();
         for (gpu, bytes) in &peak {
             let others = self.beside(objects, *gpu, handle, stream);
             let memory = &objects.graphs.memory;
             let need = memory.live(*gpu, Some(handle)) + others + bytes;
             let need = need.next_multiple_of(LARGE);
             let more = need.saturating_sub(memory.pools[*gpu].reserved.now);
-            if let Err(error) = self.take_bytes(*gpu, more) {
+            let charges = &mut objects.graphs.memory.pools[*gpu].charges;
+            if let Err(error) = self.grow_charges(*gpu, charges, more) {
                 for (gpu, more, _) in taken {
-                    self.return_bytes(gpu, more);
+                    let charges = &mut objects.graphs.memory.pools[gpu].charges;
+                    self.shrink_charges(gpu, charges, more);
                 }
                 return Err(error);
             }
@@ -162,6 +165,7 @@ impl Process {
             context: None,
             id: self.next_id(),
             charged: 0,
+            group: GroupId::NONE,
         });
     }
 
@@ -185,16 +189,20 @@ impl Process {
                 exec.bound.remove(&gpu);
             }
         }
-        let GraphPool { reserved, used } = &mut objects.graphs.memory.pools[gpu];
+        let GraphPool {
+            reserved,
+            used,
+            charges,
+        } = &mut objects.graphs.memory.pools[gpu];
         let surplus = reserved.now.saturating_sub(keep);
         reserved.now -= surplus;
         used.now = used.now.min(keep);
-        self.return_bytes(gpu, surplus);
+        self.shrink_charges(gpu, charges, surplus);
     }
 
     pub fn graph_memory(&self, gpu: usize, attribute: Attribute) -> Done<u64> {
         let objects = self.objects();
-        let GraphPool { reserved, used } = &objects.graphs.memory.pools[gpu];
+        let GraphPool { reserved, used, .. } = &objects.graphs.memory.pools[gpu];
         match attribute {
             Attribute::USED_MEM_CURRENT => Ok(used.now),
             Attribute::USED_MEM_HIGH => Ok(used.high),
@@ -207,7 +215,7 @@ impl Process {
     /// A high mark becomes what there is now, which the API calls resetting it to 0.
     pub fn reset_graph_memory(&self, gpu: usize, attribute: Attribute) -> Done {
         let mut objects = self.objects();
-        let GraphPool { reserved, used } = &mut objects.graphs.memory.pools[gpu];
+        let GraphPool { reserved, used, .. } = &mut objects.graphs.memory.pools[gpu];
         match attribute {
             Attribute::USED_MEM_HIGH => used.high = used.now,
             Attribute::RESERVED_MEM_HIGH => reserved.high = reserved.now,

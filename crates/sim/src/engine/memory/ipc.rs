@@ -81,7 +81,8 @@ impl Process {
             Some(key) => *key,
             None => {
                 let key = self.state().next_key();
-                self.add_share(&mut objects, allocation.gpu, allocation.charged, key)?;
+                let (gpu, bytes) = (allocation.gpu, allocation.charged);
+                self.add_share(&mut objects, gpu, bytes, key, allocation.group)?;
                 objects.sharing.exported.insert(allocation.base, key);
                 key
             }

@@ -1,5 +1,6 @@
 //! Allocating from memory pools: growing, trimming and destroying them.
 
+use crate::engine::machine::group::GroupId;
 use crate::engine::objects::Objects;
 use crate::engine::objects::addresses::Addresses;
 use crate::engine::objects::context::Current;
@@ -50,6 +51,7 @@ impl Process {
             context: Some(context),
             id,
             charged: 0,
+            group: GroupId::NONE,
         });
         Ok(base)
     }
@@ -62,21 +64,26 @@ impl Process {
             .into_iter()
             .filter_map(|unit| piece.checked_next_multiple_of(unit))
             .filter(|size| pool.room(*size));
-        let size = sizes
+        let is_managed = matches!(pool.home, PoolKind::Managed { .. });
+        let take = |size| match is_managed {
+            true => self.take_bytes_in(None, gpu, size),
+            false => self.take_bytes(gpu, size),
+        };
+        let (size, group) = sizes
             .into_iter()
-            .find(|size| self.take_bytes(gpu, *size).is_ok())
+            .find_map(|size| Some((size, take(size).ok()?)))
             .ok_or(CUresult::OUT_OF_MEMORY)?;
         let base = objects
             .memory
             .take_addresses(size)
-            .inspect_err(|_| self.return_bytes(gpu, size))?;
+            .inspect_err(|_| self.return_bytes(gpu, size, group))?;
         let pool = objects.pools.get_mut(handle)?;
         let place = match &mut pool.home {
             PoolKind::Shareable(home) => match home.place(base, size) {
                 Ok(place) => Some(place),
                 Err(error) => {
                     objects.memory.give_addresses(base, size);
-                    self.return_bytes(gpu, size);
+                    self.return_bytes(gpu, size, group);
                     return Err(error);
                 }
             },
@@ -87,12 +94,13 @@ impl Process {
             size,
             free: Addresses::new(base, size),
             place,
+            group,
         });
         pool.reserved.add(size);
-        if matches!(pool.home, PoolKind::Managed { .. }) {
+        if is_managed {
             self.checkpoint_state().add_managed();
         }
-        self.account_for_pool(pool, size, 0);
+        self.account_for_pool(pool, size, 0, group);
         Ok(())
     }
 
@@ -109,11 +117,11 @@ impl Process {
                 segment.free.is_whole(segment.base, segment.size) && pool.reserved.now > keep;
             if goes {
                 pool.reserved.now -= segment.size;
-                given.push((segment.base, segment.size, segment.place));
+                given.push((segment.base, segment.size, segment.place, segment.group));
             }
             !goes
         });
-        for (base, size, place) in given {
+        for (base, size, place, group) in given {
             let again = match (&mut pool.home, place) {
                 (PoolKind::Shareable(home), Some(place)) => home.leave(base, size, place),
                 (PoolKind::Managed { .. }, _) => {
@@ -125,7 +133,7 @@ impl Process {
             if again {
                 objects.memory.give_addresses(base, size);
             }
-            self.account_for_pool(pool, 0, size);
+            self.account_for_pool(pool, 0, size, group);
         }
         if pool.ending
             && pool.segments.is_empty()

@@ -1,5 +1,6 @@
 //! Sharing memory pools with other processes: pools by descriptor, allocations by pointer data.
 
+use crate::engine::machine::group::GroupId;
 use crate::engine::memory::sharing::Piece;
 use crate::engine::objects::Objects;
 use crate::engine::objects::handles::Handle;
@@ -31,17 +32,30 @@ impl Process {
     pub fn export_pool(&self, handle: Handle<Pool>) -> Done<RawFd> {
         let mut objects = self.objects();
         let pool = objects.pools.get_mut(handle)?;
-        let (gpu, bytes) = (pool.gpu, pool.reserved.now);
+        let gpu = pool.gpu;
+        let segments: Vec<_> = pool
+            .segments
+            .iter()
+            .map(|one| (one.size, one.group))
+            .collect();
         let PoolKind::Shareable(home) = &mut pool.home else {
             return Err(CUresult::INVALID_VALUE);
         };
         let (file, key, is_new) = (home.file.clone(), home.key, !home.exported);
         home.exported = true;
-        if is_new && self.add_share(&mut objects, gpu, bytes, key).is_err() {
+        if is_new
+            && self
+                .add_share(&mut objects, gpu, 0, key, GroupId::NONE)
+                .is_err()
+        {
             if let PoolKind::Shareable(home) = &mut objects.pools.get_mut(handle)?.home {
                 home.exported = false;
             }
             return Err(CUresult::OUT_OF_MEMORY);
+        }
+        for (size, group) in segments.into_iter().filter(|_| is_new) {
+            let locked = self.state().lock();
+            locked.change_share(self.slot, key, size, 0, group);
         }
         let given = file.try_clone().map_err(|_| CUresult::OPERATING_SYSTEM)?;
         Ok(given.into_raw_fd())
@@ -125,13 +139,13 @@ impl Process {
     }
 
     /// A pool has taken `more` bytes of the GPU, or given `less` back, which it had taken or will have to return.
-    pub fn account_for_pool(&self, pool: &Pool, more: u64, less: u64) {
+    pub fn account_for_pool(&self, pool: &Pool, more: u64, less: u64, group: GroupId) {
         match &pool.home {
             PoolKind::Shareable(home) if home.exported => {
                 let locked = self.state().lock();
-                locked.change_share(self.slot, home.key, more, less);
+                locked.change_share(self.slot, home.key, more, less, group);
             }
-            _ if less > 0 => self.return_bytes(pool.gpu, less),
+            _ if less > 0 => self.return_bytes(pool.gpu, less, group),
             _ => {}
         }
     }

@@ -1,5 +1,6 @@
 //! Memory shared between processes: holding and releasing shares, and mapping pieces of other processes' memory.
 
+use crate::engine::machine::group::GroupId;
 use crate::engine::mig::partition::instance_of;
 use crate::engine::objects::Objects;
 use crate::engine::objects::context::Context;
@@ -42,8 +43,16 @@ impl Process {
     }
 
     /// Turns bytes that this process has taken into a share, with one holder.
-    pub fn add_share(&self, objects: &mut Objects, gpu: usize, bytes: u64, key: u64) -> Done {
-        if !self.state().lock().add_share(self.slot, gpu, bytes, key) {
+    pub fn add_share(
+        &self,
+        objects: &mut Objects,
+        gpu: usize,
+        bytes: u64,
+        key: u64,
+        group: GroupId,
+    ) -> Done {
+        let locked = self.state().lock();
+        if !locked.add_share(self.slot, gpu, bytes, key, group) {
             return Err(CUresult::OUT_OF_MEMORY);
         }
         objects.sharing.held.insert(key, 1);
@@ -97,6 +106,7 @@ impl Process {
             context,
             id: self.next_id(),
             charged: 0,
+            group: GroupId::NONE,
         });
         Ok(base)
     }

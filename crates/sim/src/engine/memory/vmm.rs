@@ -1,5 +1,6 @@
 //! Calls of virtual memory management: reserving addresses; creating, mapping, exporting and importing physical memory.
 
+use crate::engine::machine::group::GroupId;
 use crate::engine::objects::Objects;
 use crate::engine::objects::memory::LARGE;
 use crate::engine::objects::memory::backing::memfd;
@@ -76,17 +77,17 @@ impl Process {
         if size == 0 || !is_multiple(size) {
             return Err(CUresult::INVALID_VALUE);
         }
-        let name = match place {
+        let (name, group) = match place {
             Place::Gpu(gpu) => {
                 self.check_gpu(gpu)?;
-                self.take_bytes(gpu, size)?;
-                format!("divvy-sim {}", self.state().name_of(gpu))
+                let group = self.take_bytes(gpu, size)?;
+                (format!("divvy-sim {}", self.state().name_of(gpu)), group)
             }
-            Place::Host(node) => format!("{HOST} {}", node.unwrap_or(0)),
+            Place::Host(node) => (format!("{HOST} {}", node.unwrap_or(0)), GroupId::NONE),
         };
         let mut objects = self.objects();
         let (backing, offset) = back(&mut objects.virtual_memory, size, handle_types, &name)
-            .inspect_err(|_| self.return_physical(place, size))
+            .inspect_err(|_| self.return_physical(place, size, group))
             .map_err(|_| CUresult::OPERATING_SYSTEM)?;
         let id = self.next_id();
         let physical = Physical {
@@ -99,6 +100,7 @@ impl Process {
             backing,
             offset,
             shared: None,
+            group,
             team: None,
         };
         objects.virtual_memory.physical.insert(id, physical);
@@ -122,6 +124,7 @@ impl Process {
             backing,
             offset,
             shared: None,
+            group: GroupId::NONE,
             team: Some(team),
         };
         objects.virtual_memory.physical.insert(id, physical);
@@ -260,11 +263,11 @@ impl Process {
         let backing = physical.backing.clone();
         if physical.shared.is_none() {
             let inode = backing.metadata().map_err(failed)?.ino();
-            let (place, size) = (physical.place, physical.size);
+            let (place, size, group) = (physical.place, physical.size, physical.group);
             physical.shared = Some(inode);
-            let added = place
-                .gpu()
-                .map_or(Ok(()), |gpu| self.add_share(&mut objects, gpu, size, inode));
+            let added = place.gpu().map_or(Ok(()), |gpu| {
+                self.add_share(&mut objects, gpu, size, inode, group)
+            });
             if added.is_err() {
                 objects.virtual_memory.physical_mut(id)?.shared = None;
                 return Err(CUresult::OUT_OF_MEMORY);
@@ -309,6 +312,7 @@ impl Process {
             backing: Arc::new(backing),
             offset: 0,
             shared: Some(inode),
+            group: GroupId::NONE,
             team: None,
         };
         objects.virtual_memory.physical.insert(id, physical);
@@ -321,16 +325,16 @@ impl Process {
         let gpu = self.gpu_of(backing).filter(|gpu| self.may_share(*gpu));
         let gpu = gpu.ok_or(CUresult::INVALID_VALUE)?;
         let found = backing.metadata().map_err(|_| CUresult::INVALID_VALUE)?;
-        self.take_bytes(gpu, found.size())?;
-        self.add_share(objects, gpu, found.size(), inode)
-            .inspect_err(|_| self.return_bytes(gpu, found.size()))?;
+        let group = self.take_bytes(gpu, found.size())?;
+        self.add_share(objects, gpu, found.size(), inode, group)
+            .inspect_err(|_| self.return_bytes(gpu, found.size(), group))?;
         Ok((Place::Gpu(gpu), found.size()))
     }
 
     /// What physical memory has taken is there again.
-    fn return_physical(&self, place: Place, size: u64) {
+    fn return_physical(&self, place: Place, size: u64, group: GroupId) {
         if let Place::Gpu(gpu) = place {
-            self.return_bytes(gpu, size);
+            self.return_bytes(gpu, size, group);
         }
     }
 
@@ -386,7 +390,7 @@ impl Process {
                     self.unbind_physical(objects, kept);
                 }
             }
-            None => self.return_physical(physical.place, physical.size),
+            None => self.return_physical(physical.place, physical.size, physical.group),
         }
     }
 }

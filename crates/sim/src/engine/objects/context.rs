@@ -2,6 +2,7 @@
 
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::limit::Limits;
+use crate::engine::objects::memory::Charges;
 use divvy_driver::sys::cuda::CUresult;
 
 pub struct Context {
@@ -20,8 +21,8 @@ pub struct Context {
     pub limit_bytes: u64,
     /// An error of the GPU's work that every later call repeats.
     pub broken: Option<CUresult>,
-    /// Bytes of device memory it costs.
-    pub overhead: u64,
+    /// The device memory it costs, with what its limits add.
+    pub charges: Charges,
 }
 
 /// The one context per device that libraries share.

@@ -6,6 +6,7 @@
 
 pub mod backing;
 
+use crate::engine::machine::group::GroupId;
 use crate::engine::objects::addresses::Addresses;
 use crate::engine::objects::context::Context;
 use crate::engine::objects::handles::Handle;
@@ -69,7 +70,13 @@ pub struct Allocation {
     pub id: u64,
     /// Bytes taken from the GPU for it.
     pub charged: u64,
+    /// The control group that they are charged to.
+    pub group: GroupId,
 }
+
+/// Bytes that an object has taken from its GPU piece by piece, each with the control group that is charged for it.
+#[derive(Default)]
+pub struct Charges(pub Vec<(u64, GroupId)>);
 
 impl Allocation {
     pub fn is_host(&self) -> bool {

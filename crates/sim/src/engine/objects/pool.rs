@@ -7,6 +7,7 @@
 
 pub mod shared;
 
+use crate::engine::machine::group::GroupId;
 use crate::engine::mig::partition::MAX_PARTITIONS;
 use crate::engine::objects::addresses::Addresses;
 use crate::engine::objects::handles::{Handle, Handles};
@@ -86,6 +87,8 @@ pub struct Segment {
     pub free: Addresses,
     /// Where it is in the pool's file, if it has one.
     pub place: Option<u64>,
+    /// The control group that it is charged to.
+    pub group: GroupId,
 }
 
 impl Segment {

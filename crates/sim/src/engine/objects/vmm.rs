@@ -5,6 +5,7 @@
 //! exportable has a memfd of its own; the rest share one, so that thousands of handles do not need thousands of
 //! descriptors.
 
+use crate::engine::machine::group::GroupId;
 use crate::engine::objects::addresses::Addresses;
 use crate::engine::objects::memory::LARGE;
 use crate::engine::objects::memory::backing::memfd;
@@ -69,6 +70,8 @@ pub struct Physical {
     pub offset: u64,
     /// Inode of the memfd, once other processes may hold the memory too.
     pub shared: Option<u64>,
+    /// The control group that it is charged to, while it is not shared.
+    pub group: GroupId,
     /// What it is instead of memory of a GPU.
     pub team: Option<MulticastObject>,
 }

@@ -1,6 +1,7 @@
 //! Pinned host memory: the driver's own, and the program's registered. It takes nothing of any GPU.
 
 use super::out;
+use crate::engine::machine::group::GroupId;
 use crate::engine::objects::memory::{Allocation, AllocationKind};
 use crate::engine::objects::result::Done;
 use crate::engine::process::process;
@@ -121,6 +122,7 @@ fn register(pointer: *mut c_void, size: usize, flags: u32) -> Done {
         context: Some(current.context),
         id: process.next_id(),
         charged: 0,
+        group: GroupId::NONE,
     });
     Ok(())
 }

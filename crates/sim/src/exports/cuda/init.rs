@@ -1,6 +1,7 @@
 //! Initialisation, versions, names of errors.
 
-use super::{VERSION, out};
+use super::out;
+use crate::config::Config;
 use crate::engine::objects::result::Done;
 use crate::engine::process::init;
 use divvy_driver::sys::cuda::CUresult;
@@ -22,7 +23,7 @@ fn initialize(flags: u32) -> Done {
 }
 
 fn driver_version(version: *mut i32) -> Done {
-    out(version)?.set(VERSION as i32)
+    out(version)?.set(Config::versions().1)
 }
 
 fn error_name(error: CUresult, text: *mut *const c_char) -> Done {

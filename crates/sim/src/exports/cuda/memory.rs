@@ -36,8 +36,14 @@ const PITCH: usize = 512;
 fn info(free: *mut usize, total: *mut usize) -> Done {
     let process = process()?;
     let gpu = process.current(&process.objects())?.gpu;
+    let folder = process.state().own_folder();
     let locked = process.state().lock();
     locked.reap();
+    if let Some(view) = locked.group_view(folder.as_deref(), gpu) {
+        set_if_wanted(free, view.free as usize);
+        set_if_wanted(total, view.hard as usize);
+        return Ok(());
+    }
     set_if_wanted(free, locked.free(gpu) as usize);
     set_if_wanted(total, process.model(gpu).memory_usable() as usize);
     Ok(())

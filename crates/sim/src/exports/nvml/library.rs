@@ -2,8 +2,8 @@
 
 use super::mig::MigDevice;
 use super::{Done, USERS, name, out, set_text, state, to_handle};
+use crate::config::Config;
 use crate::engine::machine::opened::machine;
-use divvy_driver::sys::cuda::CUDA_VERSION;
 use divvy_driver::sys::nvml::{nvmlDevice_t, nvmlReturn_t};
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::Ordering::SeqCst;
@@ -29,9 +29,6 @@ exports! { nvml {
     nvmlDeviceGetHandleByPciBusId_v2: (text, device) => by_pci_bus_id;
 } }
 
-/// The driver version a CUDA 13.5 driver could have; no release is claimed.
-const DRIVER_VERSION: &str = "620.10.01";
-
 fn init() -> Done {
     let machine = machine().ok_or(nvmlReturn_t::DRIVER_NOT_LOADED)?;
     machine.state.keep_capabilities();
@@ -53,16 +50,16 @@ fn shutdown() -> Done {
 
 fn driver_version(text: *mut c_char, length: u32) -> Done {
     state()?;
-    set_text(text, length, DRIVER_VERSION)
+    set_text(text, length, Config::versions().0)
 }
 
 fn nvml_version(text: *mut c_char, length: u32) -> Done {
-    set_text(text, length, &format!("13.{DRIVER_VERSION}"))
+    set_text(text, length, &format!("13.{}", Config::versions().0))
 }
 
 /// Works before initialisation too.
 fn cuda_version(version: *mut i32) -> Done {
-    out(version)?.set(CUDA_VERSION)
+    out(version)?.set(Config::versions().1)
 }
 
 /// The path of a process's program.

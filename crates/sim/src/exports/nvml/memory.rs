@@ -13,6 +13,7 @@ exports! { nvml {
 
 fn figures(device: nvmlDevice_t) -> Done<nvmlMemory_v2_t> {
     let scope = Scope::of(device)?;
+    let folder = scope.device.state.own_folder();
     let (device, model) = (scope.device, scope.device.model());
     let locked = device.fresh();
     let version = struct_version::<nvmlMemory_v2_t>(2);
@@ -24,6 +25,15 @@ fn figures(device: nvmlDevice_t) -> Done<nvmlMemory_v2_t> {
             reserved: 0,
             free: locked.free(partition),
             used: device.gpu().used_at(partition),
+        });
+    }
+    if let Some(view) = locked.group_view(folder.as_deref(), device.index) {
+        return Ok(nvmlMemory_v2_t {
+            version,
+            total: view.hard,
+            reserved: 0,
+            free: view.free,
+            used: view.used,
         });
     }
     let used = device.gpu().used();
@@ -57,7 +67,12 @@ unsafe fn info_v2(device: nvmlDevice_t, memory: *mut nvmlMemory_v2_t) -> Done {
 
 /// A window as large as the memory, rounded up to a power of two, with a little of it in use.
 fn bar1(device: nvmlDevice_t, memory: *mut nvmlBAR1Memory_t) -> Done {
-    let total = figures(device)?.total.next_power_of_two();
+    let scope = Scope::of(device)?;
+    let total = match scope.partition() {
+        Some(partition) => scope.device.fresh().memory_at(partition),
+        None => scope.device.model().memory_total(),
+    };
+    let total = total.next_power_of_two();
     let used = 2 << 20;
     out(memory)?.set(nvmlBAR1Memory_t {
         bar1Total: total,

@@ -1,4 +1,6 @@
 use super::*;
+use crate::config::Backend;
+use crate::engine::machine::group::GroupError;
 use tempfile::TempDir;
 
 fn virtual_clock() -> Config {
@@ -147,4 +149,103 @@ fn memory_beyond_the_gpu_is_refused_whichever_process_holds_the_rest() {
         (one.gpus()[0].used(), two.lock().free(0)),
         (512, usable - 512)
     );
+}
+
+/// In memory: thousands of folders take seconds on a disk.
+fn folder_in_memory() -> TempDir {
+    let found = TempDir::new_in("/dev/shm").or_else(|_| TempDir::new());
+    found.expect("a folder")
+}
+
+/// A machine that limits the groups below a folder, which any folder can stand for here.
+fn limiting(folder: &TempDir, backend: Backend) -> State {
+    let config = Config {
+        memory_limits: Some(MemoryLimitsConfig {
+            backend,
+            root: folder.path().join("groups"),
+        }),
+        ..virtual_clock()
+    };
+    let path = folder.path().join("state");
+    State::open(&path, Some(OsStr::new("l4-24gb:1")), &config).expect("a new machine")
+}
+
+#[test]
+fn a_full_table_of_groups_is_an_error_until_one_of_them_is_gone() {
+    let folder = folder_in_memory();
+    let state = limiting(&folder, Backend::Misc);
+    let group = |number: usize| folder.path().join(format!("groups/{number}"));
+    let limit = |number: usize| {
+        std::fs::create_dir_all(group(number)).expect("a folder");
+        let locked = state.lock();
+        let found = locked.group_at(&group(number))?;
+        locked.set_limit(found, 0, 0, 1 << 20);
+        Ok(())
+    };
+    // The root has a row too.
+    for number in 1..GROUPS {
+        assert_eq!(limit(number), Ok(()), "{number}");
+    }
+    assert_eq!(limit(GROUPS), Err(GroupError::TableFull));
+    assert_eq!(limit(7), Ok(()), "it has its row");
+    std::fs::remove_dir(group(7)).expect("empty");
+    assert_eq!(limit(GROUPS), Ok(()));
+    assert_eq!(limit(7), Err(GroupError::TableFull));
+    let cleared = state.lock().group_at(&group(9)).expect("known");
+    state.lock().set_limit(cleared, 0, 0, u64::MAX);
+    assert_eq!(limit(7), Ok(()), "a group without a limit needs no row");
+}
+
+#[test]
+fn a_forgotten_groups_soft_limit_stays_on_those_above() {
+    let folder = folder_in_memory();
+    let state = limiting(&folder, Backend::Dmem);
+    let path = |name: String| folder.path().join("groups/parent").join(name);
+    let (parent, gone) = (path(String::new()), path("gone".to_owned()));
+    std::fs::create_dir_all(&gone).expect("folders");
+    let found = state.lock().group_at(&gone).expect("room");
+    state.lock().set_limit(found, 0, 4096, 8192);
+    std::fs::remove_dir(&gone).expect("empty");
+    let soft = || {
+        let locked = state.lock();
+        let parent = locked.group_at(&parent).expect("known");
+        locked.group_figures(parent, 0).soft
+    };
+    assert_eq!(soft(), 4096, "its row is there");
+    for number in 0..GROUPS {
+        std::fs::create_dir(path(number.to_string())).expect("a folder");
+        let _ = state.lock().group_at(&path(number.to_string()));
+    }
+    assert_eq!(soft(), 4096, "its row is another group's");
+}
+
+#[test]
+fn a_deleted_group_that_holds_memory_keeps_its_row() {
+    let folder = folder_in_memory();
+    let state = limiting(&folder, Backend::Misc);
+    let group = |name: &str| {
+        let group = folder.path().join("groups").join(name);
+        std::fs::create_dir_all(&group).expect("folders");
+        group
+    };
+    let slot = state.claim_slot().expect("a slot");
+    let job = group("job");
+    let charged = state.lock().charge_bytes(slot, 0, 4096, Some(&job));
+    let charged = charged.expect("room");
+    std::fs::remove_dir(&job).expect("empty");
+    let limit = |number: usize| {
+        let locked = state.lock();
+        let found = locked.group_at(&group(&number.to_string()))?;
+        locked.set_limit(found, 0, 0, 1 << 20);
+        Ok(())
+    };
+    // The root and the job have rows too.
+    for number in 2..GROUPS {
+        assert_eq!(limit(number), Ok(()), "{number}");
+    }
+    assert_eq!(limit(GROUPS), Err(GroupError::TableFull));
+    assert_eq!(state.lock().group_figures(charged, 0).used, 4096);
+    state.lock().return_charged(slot, 0, 4096, charged);
+    assert_eq!(state.lock().group_figures(charged, 0).used, 0);
+    assert_eq!(limit(GROUPS), Ok(()));
 }

@@ -19,6 +19,7 @@ use crate::engine::objects::graph::node::{Dependency, Operation};
 use crate::engine::objects::graph::plan::Plan;
 use crate::engine::objects::graph::{Graph, Graphs};
 use crate::engine::objects::handles::Handle;
+use crate::engine::objects::memory::Charges;
 use crate::engine::objects::memory::SMALL;
 use crate::engine::objects::pool::Level;
 use crate::engine::objects::result::Done;
@@ -75,6 +76,8 @@ pub struct GraphPool {
     pub reserved: Level,
     /// Bytes that graphs have mapped.
     pub used: Level,
+    /// What is reserved.
+    pub charges: Charges,
 }
 
 /// Bytes of a GPU that an allocation of `size` takes while it lives.
