@@ -104,6 +104,8 @@ pub(super) fn commit_and_apply(
     }
     for id in clients {
         start::prepare(state, fx, io, actuators, id);
+        // The reply to its client waits for the limit.
+        driver_limit::begin(&mut state.jobs, io, actuators, id);
     }
     waiters::send_replies(state, fx, io);
     reach("round.answered");

@@ -274,16 +274,11 @@ impl ActiveJob {
         matches!(&self.runtime, Runtime::Waiting(waiting) if waiting.confirmation_expired)
     }
 
-    /// All of its MIG instances are ready.
+    /// All of its MIG instances are ready, and the driver has set its limits.
     pub fn has_all_instances(&self) -> bool {
-        self.placed()
-            .is_none_or(|placed| placed.start.pending_instances.is_empty())
-    }
-
-    /// Its slice is ready, and the driver has not set its limit.
-    pub fn awaits_driver_limit(&self) -> bool {
-        self.placed()
-            .is_some_and(|placed| !placed.start.pending_limits.is_empty())
+        self.placed().is_none_or(|placed| {
+            placed.start.pending_instances.is_empty() && placed.start.pending_limits.is_empty()
+        })
     }
 
     /// Whether the journal and the runtime state agree on whether the job waits.

@@ -51,7 +51,7 @@ pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, i
                 .placed()
                 .is_some_and(|one| one.orphans_since.is_some()),
         );
-        // Its MIG instances may not be ready.
+        // Its MIG instances or its limits may not be ready.
         let awaits_nothing = active.has_all_instances();
         let settled = offload::is_memory_settled(active);
         let arrived = |waiter: &mut Waiter| match (job_state, waiter.milestone) {

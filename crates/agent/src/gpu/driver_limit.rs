@@ -142,7 +142,8 @@ fn knows_limits(version: &str) -> bool {
     major.is_none_or(|major: u32| major >= 615)
 }
 
-/// Sets the limit of a group, or takes it off, and reads it back. Answers with a limit that another program had set.
+/// Sets the limit of a group, or takes it off, and reads it back: kernels before 7.3 ignore a limit below the use and
+/// report success. Answers with what was set before.
 ///
 /// # Errors
 /// Why it could not be set.
@@ -150,7 +151,7 @@ pub fn set(
     gpu: &dyn Gpu,
     group: &Path,
     memory: Option<Bytes>,
-) -> Result<Option<MemoryLimits>, NoDriverLimit> {
+) -> Result<MemoryLimits, NoDriverLimit> {
     let failed = |error: Error| NoDriverLimit::of(&error, group);
     let wanted = match memory {
         Some(memory) => MemoryLimits::exactly(memory.get()),
@@ -171,7 +172,7 @@ pub fn set(
             read: describe(read),
         });
     }
-    Ok((before != MemoryLimits::NONE && before != wanted).then_some(before))
+    Ok(before)
 }
 
 fn describe(limits: MemoryLimits) -> String {
@@ -197,7 +198,7 @@ impl LimitTask {
     ///
     /// # Errors
     /// As [`set`].
-    pub fn run(&self, gpu: &dyn Gpu) -> Result<Option<MemoryLimits>, NoDriverLimit> {
+    pub fn run(&self, gpu: &dyn Gpu) -> Result<MemoryLimits, NoDriverLimit> {
         reach("limit.begin");
         if self.makes_group && self.memory.is_some() {
             let made = Cgroup::at(&self.group).make();
@@ -206,7 +207,7 @@ impl LimitTask {
         reach("limit.group");
         let before = match set(gpu, &self.group, self.memory) {
             // What is gone has no limit.
-            Err(NoDriverLimit::NotFound(..)) if self.memory.is_none() => None,
+            Err(NoDriverLimit::NotFound(..)) if self.memory.is_none() => MemoryLimits::NONE,
             done => done?,
         };
         reach("limit.set");

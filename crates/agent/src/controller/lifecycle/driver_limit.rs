@@ -11,14 +11,13 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use divvy_api::v1::Runner;
-use divvy_core::{Bytes, Enforcement, EnforcementPolicy, GpuUuid, JobId, JobState};
+use divvy_core::{Bytes, Enforcement, EnforcementPolicy, GpuUuid, Isolation, JobId, JobState};
 use divvy_driver::nvml::memory_limits::MemoryLimits;
 
 use crate::controller::actuators::Actuators;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{resize, start};
+use crate::controller::lifecycle::{resize, start, start_failure};
 use crate::controller::runtime::Shortage;
 use crate::controller::state::driver_limits::MOST_GROUPS;
 use crate::controller::state::{GpuState, Jobs, State};
@@ -32,17 +31,14 @@ use crate::model::job::Job;
 impl Job {
     /// Its processes are born in a group that the daemon makes.
     fn has_own_group(&self) -> bool {
-        self.spec.container.is_none()
-            && self.claim().is_none()
-            && self.spec.runner == Runner::Supervisor
+        self.spec.container.is_none() && self.claim().is_none()
     }
 
     /// What is to hold each of its limits: the driver's own limit needs a control group of the job's, or of its
     /// container's.
     pub(in crate::controller) fn enforce(&mut self, gpus: &GpuState) {
         let is_slice = self.claim().is_some_and(|claim| claim.is_slice());
-        let is_clients = self.spec.runner == Runner::Client;
-        let has_group = !is_clients && (!is_slice || self.end_group().is_some());
+        let has_group = !is_slice || self.end_group().is_some();
         for allocation in &mut self.allocations {
             let grant = &allocation.grant;
             let mut devices = gpus.devices.iter();
@@ -124,6 +120,9 @@ pub(in crate::controller) fn go_on(
         resize::apply_limits(&mut state.jobs, io, actuators, id);
     }
     for id in std::mem::take(&mut fx.jobs.limited) {
+        if state.jobs.runs_on_client(id) {
+            continue;
+        }
         start::spawn(&mut state.jobs, &mut state.children, fx, io, actuators, id);
     }
 }
@@ -138,47 +137,55 @@ pub(in crate::controller) fn limited(
     io: &Io,
     gpu: &GpuUuid,
     task: &LimitTask,
-    result: Result<Option<MemoryLimits>, NoDriverLimit>,
+    result: Result<MemoryLimits, NoDriverLimit>,
 ) -> Result<(), StoreError> {
-    let is_wanted = state.jobs.limits.is_wanted(gpu, task);
-    let gone = state.jobs.limits.settle(gpu, task, result.is_ok(), now());
+    let limits = &mut state.jobs.limits;
+    let is_wanted = limits.is_wanted(gpu, task);
+    let held = limits.in_force(task.job, gpu);
+    let gone = limits.settle(gpu, task, result.is_ok(), now());
     fx.machine.groups.extend(gone);
-    let before = match result {
-        Err(why) if task.memory.is_none() => {
+    let Some(memory) = task.memory else {
+        if let Err(why) = result {
             tracing::warn!(job = %task.job, group = %task.group.display(), %why, "cannot take the driver's limit off; it goes with the group");
-            return Ok(());
         }
+        return Ok(());
+    };
+    let before = match result {
+        // Kernels before 7.3 keep the old limit while more is in use. The next observation asks again.
+        Err(NoDriverLimit::ReadBack { .. }) if held.is_some() => return Ok(()),
         Err(why) if is_wanted => return refused(state, fx, io, gpu, task, &why),
         Err(_) => return Ok(()),
         Ok(before) => before,
     };
-    let (Some(memory), true) = (task.memory, is_wanted) else {
+    if !is_wanted {
         return Ok(());
-    };
-    if let Some(hard) = before
-        .and_then(|before| before.hard)
-        .filter(|_| !task.makes_group)
-    {
+    }
+    let expected = held.map(|(held, _)| held.get());
+    if before.hard != expected && (held.is_some() || !task.makes_group) {
+        let found = before
+            .hard
+            .map_or("no limit".to_owned(), |hard| Bytes::new(hard).human());
         let text = format!(
-            "another program had limited {} to {}; the driver's limit is {} now",
+            "another program had set {found} on {}; the driver's limit is {} again",
             task.group.display(),
-            Bytes::new(hard).human(),
             memory.human()
         );
         fx.record_event(io, Some(task.job), "limit_replaced", &text)?;
     }
     fx.jobs.walled.push(task.job);
     let active = state.jobs.active.get_mut(&task.job);
-    let Some(placed) = active.and_then(|active| active.placed_mut()) else {
-        return Ok(());
-    };
-    if placed.start.pending_limits.remove(gpu) && placed.start.pending_limits.is_empty() {
+    if let Some(placed) = active.and_then(|active| active.placed_mut())
+        && placed.start.pending_limits.remove(gpu)
+        && placed.start.pending_limits.is_empty()
+    {
         fx.jobs.limited.push(task.job);
+        fx.replies.milestones.push(task.job);
     }
     Ok(())
 }
 
-/// The driver refused a limit: from now on the GPU's jobs have the limiter alone, unless the configuration demands more.
+/// The driver refused a limit. From now on the GPU's jobs have the limiter alone, and this one too, unless it or the
+/// configuration demands the driver's limit.
 fn refused(
     state: &mut State,
     fx: &mut Effects,
@@ -190,30 +197,61 @@ fn refused(
     let text = format!("the driver does not limit {}: {why}", task.group.display());
     tracing::warn!(job = %task.job, "{text}");
     fx.record_event(io, Some(task.job), "limit_refused", &text)?;
+    let is_auto = io.config.confinement.enforcement == EnforcementPolicy::Auto;
     if let Some(device) = state.gpus.device_mut(gpu)
         && task.makes_group
-        && io.config.confinement.enforcement == EnforcementPolicy::Auto
+        && is_auto
     {
         device.set_driver_limit(Err(why.clone()));
         fx.replan = true;
     }
+    let is_clients = state.jobs.runs_on_client(task.job);
     let Some(active) = state.jobs.active.get_mut(&task.job) else {
         return Ok(());
     };
-    if let Some(placed) = active.placed_mut()
-        && placed.start.pending_limits.remove(gpu)
-    {
+    let Some(placed) = active.placed_mut() else {
+        return Ok(());
+    };
+    if !placed.start.pending_limits.remove(gpu) {
+        return Ok(());
+    }
+    let is_demanded = !is_auto || active.job.spec.request.isolation == Isolation::Driver;
+    if !is_demanded {
+        let allocations = active.job.allocations.iter_mut();
+        for allocation in allocations.filter(|one| one.grant.gpu == *gpu) {
+            allocation.enforcement = Enforcement::Limiter;
+        }
+        io.store.save_allocations(&active.job)?;
+        if active.has_all_instances() {
+            fx.jobs.limited.push(task.job);
+            fx.replies.milestones.push(task.job);
+        }
+        return Ok(());
+    }
+    if let Some(placed) = active.placed_mut() {
         placed.start.pending_limits.clear();
         let since = Instant::now();
-        placed.start.shortage = Some(Shortage { why: text, since });
+        let why = text.clone();
+        placed.start.shortage = (!is_clients).then_some(Shortage { why, since });
+    }
+    if is_clients {
+        start_failure::fail_start(&mut state.jobs, fx, io, task.job, &text);
     }
     Ok(())
 }
 
-/// Asks for the limits of containers' and pods' groups, as their processes are found.
-pub(in crate::controller) fn follow_containers(jobs: &mut Jobs, fx: &mut Effects) {
+/// After an observation: asks for the limits of containers' and pods' groups as their processes are found, again for
+/// what the driver has not taken, and at times for all, which another program or a reload of the driver may have
+/// dropped.
+pub(in crate::controller) fn follow(jobs: &mut Jobs, fx: &mut Effects) {
+    fx.mig_commands.extend(jobs.limits.due_checks());
     let mut found: Vec<(JobId, PathBuf)> = Vec::new();
+    let mut resized: Vec<(JobId, GpuUuid, Bytes)> = Vec::new();
     for (id, active) in &jobs.active {
+        if jobs.limits.count(*id) > 0 {
+            let limits = active.job.driver_limits();
+            resized.extend(limits.map(|(gpu, memory)| (*id, gpu, memory)));
+        }
         if active.job.has_own_group() || active.job.driver_limits().next().is_none() {
             continue;
         }
@@ -223,6 +261,9 @@ pub(in crate::controller) fn follow_containers(jobs: &mut Jobs, fx: &mut Effects
         }
         let groups = active.members().iter().map(|process| process.pid);
         found.extend(groups.filter_map(|pid| Some((*id, container_group(pid)?))));
+    }
+    for (id, gpu, memory) in resized {
+        fx.mig_commands.extend(jobs.limits.resize(id, &gpu, memory));
     }
     for (id, group) in found {
         let Some(active) = jobs.active.get(&id) else {

@@ -179,9 +179,8 @@ fn observe_job(
     }
     let starting = matches!(active.job.state, JobState::Starting { .. });
     // Its start is not due yet: its instances or its limits are not ready, or became ready in this round.
-    let is_due = active.has_all_instances() && !active.awaits_driver_limit();
     let is_of_round = fx.jobs.starts.contains(&id) || fx.jobs.limited.contains(&id);
-    if starting && (!is_due || is_of_round) {
+    if starting && (!active.has_all_instances() || is_of_round) {
         return Ok(RecordState::Nothing);
     }
     // The job starts only after its confirmation.

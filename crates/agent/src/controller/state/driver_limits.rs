@@ -2,20 +2,30 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use divvy_core::{Bytes, GpuUuid, JobId};
 use jiff::Timestamp;
 
 use crate::gpu::driver_limit::LimitTask;
 use crate::gpu::mig::{MigCommand, MigTask};
+use crate::host::clock::Instant;
 
 /// Groups of one job that get the driver's limit. A pod has a group for each of its containers, and 16 containers are
 /// more than any pod of a claim was seen with; double would let a job that makes groups cost the driver twice as much.
 pub const MOST_GROUPS: usize = 16;
 
+/// How often the limits in force are set again: a manager of control groups that turns the controller of device memory off,
+/// or a reload of the driver, drops them silently. Each takes three calls of the driver, so half would double these; the
+/// limiter holds the job meanwhile.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+
 /// All of them, by folder.
 #[derive(Debug, Default)]
-pub struct DriverLimits(BTreeMap<PathBuf, LimitedGroup>);
+pub struct DriverLimits {
+    groups: BTreeMap<PathBuf, LimitedGroup>,
+    checked_at: Option<Instant>,
+}
 
 #[derive(Debug)]
 struct LimitedGroup {
@@ -47,7 +57,7 @@ impl DriverLimits {
         memory: Option<Bytes>,
     ) -> Option<MigCommand> {
         let entry = self
-            .0
+            .groups
             .entry(group.to_owned())
             .or_insert_with(|| LimitedGroup {
                 job,
@@ -82,10 +92,29 @@ impl DriverLimits {
         paths.iter().filter_map(want).collect()
     }
 
+    /// The commands that set all limits in force again, when that is due.
+    pub fn due_checks(&mut self) -> Vec<MigCommand> {
+        let is_due = (self.checked_at).is_none_or(|at| at.elapsed() >= CHECK_INTERVAL);
+        if !is_due {
+            return Vec::new();
+        }
+        self.checked_at = Some(Instant::now());
+        let mut commands = Vec::new();
+        for (path, group) in &self.groups {
+            for (gpu, limit) in &group.gpus {
+                let settled = limit.in_force.map(|(memory, _)| memory);
+                if settled.is_some() && settled == limit.wanted {
+                    commands.push(command(group.job, path, group.is_own, gpu, settled));
+                }
+            }
+        }
+        commands
+    }
+
     /// The commands that take the limits of a job off.
     pub fn clear(&mut self, job: JobId) -> Vec<MigCommand> {
         let mut commands = Vec::new();
-        for (path, group) in self.0.iter_mut().filter(|(_, group)| group.job == job) {
+        for (path, group) in self.groups.iter_mut().filter(|(_, group)| group.job == job) {
             for (gpu, limit) in &mut group.gpus {
                 if limit.wanted.take().is_some() {
                     commands.push(command(job, path, group.is_own, gpu, None));
@@ -97,7 +126,7 @@ impl DriverLimits {
 
     /// The run of a group is over: whether it has to stay until the driver has taken its limits off.
     pub fn retire(&mut self, group: &Path) -> bool {
-        let entry = self.0.get_mut(group);
+        let entry = self.groups.get_mut(group);
         entry.is_some_and(|entry| {
             entry.is_over = true;
             !entry.gpus.is_empty()
@@ -112,12 +141,16 @@ impl DriverLimits {
         is_done: bool,
         now: Timestamp,
     ) -> Option<PathBuf> {
-        let entry = self.0.get_mut(&task.group)?;
+        let entry = self.groups.get_mut(&task.group)?;
         let limit = entry.gpus.get_mut(gpu)?;
         match (task.memory, is_done) {
             (Some(memory), true) => {
                 let since = limit.in_force.map_or(now, |(_, since)| since);
                 limit.in_force = Some((memory, since));
+            }
+            // What is in force stays, and is asked for less again.
+            (Some(_), false) if limit.in_force.is_some() => {
+                limit.wanted = limit.in_force.map(|(memory, _)| memory);
             }
             (Some(memory), false) => limit.has_failed |= limit.wanted == Some(memory),
             // What cannot be taken off goes with the group.
@@ -131,14 +164,14 @@ impl DriverLimits {
         if !entry.gpus.is_empty() {
             return None;
         }
-        let entry = self.0.remove(&task.group)?;
+        let entry = self.groups.remove(&task.group)?;
         (entry.is_own && entry.is_over).then(|| task.group.clone())
     }
 
     /// Whether the driver was asked for this limit last.
     pub fn is_wanted(&self, gpu: &GpuUuid, task: &LimitTask) -> bool {
         let limit = self
-            .0
+            .groups
             .get(&task.group)
             .and_then(|group| group.gpus.get(gpu));
         limit.is_some_and(|limit| limit.wanted == task.memory)
@@ -168,7 +201,9 @@ impl DriverLimits {
     }
 
     fn groups_of(&self, job: JobId) -> impl Iterator<Item = (&PathBuf, &LimitedGroup)> {
-        self.0.iter().filter(move |(_, group)| group.job == job)
+        self.groups
+            .iter()
+            .filter(move |(_, group)| group.job == job)
     }
 }
 

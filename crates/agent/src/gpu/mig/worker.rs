@@ -147,10 +147,10 @@ pub enum MigOutcome {
         on: bool,
         result: Result<(Activation, Option<MigMode>), MigOpError>,
     },
-    /// The limit that another program had set before.
+    /// The limits that were set before.
     Limited {
         task: LimitTask,
-        result: Result<Option<MemoryLimits>, NoDriverLimit>,
+        result: Result<MemoryLimits, NoDriverLimit>,
     },
 }
 
