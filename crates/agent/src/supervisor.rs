@@ -323,7 +323,9 @@ fn run(
             log_record_error(dir.write_started_as(&begun, host.limiter(), &held));
             reach("supervise.started");
             let grace = Duration::from_millis(spec.grace_ms);
-            let group = held.group.map(Cgroup::at);
+            let group = held
+                .group
+                .map(|at| Cgroup::at(at).staying(spec.needs_group));
             let outcome = ProcessTree {
                 dir,
                 pid,
@@ -398,8 +400,8 @@ fn start(
     match host.start(place, &mut held) {
         Ok(pid) => Ok((pid, host, held)),
         Err(error) => {
-            if let Some(group) = held.group.map(Cgroup::at) {
-                group.remove();
+            if let Some(group) = held.group {
+                Cgroup::at(group).staying(spec.needs_group).remove();
             }
             Err(error)
         }

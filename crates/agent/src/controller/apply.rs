@@ -105,14 +105,14 @@ pub(super) fn commit_and_apply(
     for id in clients {
         start::prepare(state, fx, io, actuators, id);
         // The reply to its client waits for the limit.
-        driver_limit::begin(&mut state.jobs, io, actuators, id);
+        driver_limit::begin(state, io, actuators, id);
     }
     waiters::send_replies(state, fx, io);
     reach("round.answered");
     for id in supervised {
         start::prepare(state, fx, io, actuators, id);
         reach("start.prepared");
-        if !driver_limit::begin(&mut state.jobs, io, actuators, id) {
+        if !driver_limit::begin(state, io, actuators, id) {
             start::spawn(&mut state.jobs, &mut state.children, fx, io, actuators, id);
         }
     }

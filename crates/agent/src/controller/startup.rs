@@ -164,7 +164,7 @@ pub fn resume(
         }
         job_sync::sync_job(state, fx, io, *id)?;
     }
-    driver_limit::resume(state, fx, io);
+    driver_limit::resume(state, fx, io, actuators);
     claims::remember_released(state, io, actuators)?;
     release::release_stray_instances(&state.jobs, &mut state.mig, io)?;
     reconcile::restore_bypasses(&state.jobs, &mut state.gpus);

@@ -57,7 +57,11 @@ pub struct CgroupStatus {
 
 /// The group of one job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cgroup(PathBuf);
+pub struct Cgroup {
+    folder: PathBuf,
+    /// Its limit is to be taken off before it goes, by the daemon.
+    stays: bool,
+}
 
 /// The control groups of an instance's jobs.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -301,7 +305,16 @@ fn is_delegated(own: &Path) -> bool {
 
 impl Cgroup {
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self(path.into())
+        Self {
+            folder: path.into(),
+            stays: false,
+        }
+    }
+
+    /// The same, which this process empties and leaves to the daemon.
+    #[must_use]
+    pub fn staying(self, stays: bool) -> Self {
+        Self { stays, ..self }
     }
 
     /// The one of this job, by what `stem` answered.
@@ -331,8 +344,8 @@ impl Cgroup {
             Ok(CgroupEntry {
                 group: self.clone(),
                 max_tasks: tasks,
-                folder: File::open(&self.0)?,
-                enter_procs: to_write(&self.0.join(PROCS))?,
+                folder: File::open(&self.folder)?,
+                enter_procs: to_write(&self.folder.join(PROCS))?,
                 leave_procs: to_write(&before.join(PROCS))?,
             })
         };
@@ -342,7 +355,7 @@ impl Cgroup {
     /// A job that forks without end must not keep others from their start. Answers how many processes the kernel lets
     /// it have; `None` where it does not count them.
     fn set_max_tasks(&self, most: Option<u64>) -> Option<u64> {
-        let mut file = to_write(&self.0.join(PIDS)).ok()?;
+        let mut file = to_write(&self.folder.join(PIDS)).ok()?;
         let most = most?;
         file.write_all(most.to_string().as_bytes()).ok()?;
         Some(most)
@@ -353,7 +366,7 @@ impl Cgroup {
     /// # Errors
     /// When it cannot be made.
     pub fn make(&self) -> io::Result<()> {
-        match fs::create_dir(&self.0) {
+        match fs::create_dir(&self.folder) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
             _ => Ok(()),
         }
@@ -361,33 +374,41 @@ impl Cgroup {
 
     /// Its folder.
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.folder
     }
 
     /// Removes it if nothing is in it.
     pub fn remove_if_empty(&self) {
-        let _ = fs::remove_dir(&self.0);
+        if self.stays {
+            return;
+        }
+        let _ = fs::remove_dir(&self.folder);
     }
 
     /// Kills all of it, also what forks meanwhile.
     pub fn kill(&self) -> io::Result<()> {
-        to_write(&self.0.join(KILL))?.write_all(b"1")
+        to_write(&self.folder.join(KILL))?.write_all(b"1")
     }
 
     /// Its processes that live.
     pub fn members(&self) -> Vec<Process> {
-        let list = fs::read_to_string(self.0.join(PROCS)).unwrap_or_default();
+        let list = fs::read_to_string(self.folder.join(PROCS)).unwrap_or_default();
         let pids = list.lines().filter_map(|line| line.parse().ok());
         pids.filter_map(Process::with_pid)
             .filter(|process| process.is_alive())
             .collect()
     }
 
-    /// Removes it, with whatever is still in it.
+    /// Removes it, with whatever is still in it, or only what is in it.
     pub fn remove(&self) {
         let deadline = Instant::now() + KILL_TIMEOUT;
-        while let Err(error) = fs::remove_dir(&self.0) {
-            if error.kind() == io::ErrorKind::NotFound || Instant::now() > deadline {
+        let is_gone = || match self.stays {
+            true => self.members().is_empty(),
+            false => fs::remove_dir(&self.folder)
+                .map_or_else(|error| error.kind() == io::ErrorKind::NotFound, |()| true),
+        };
+        while !is_gone() {
+            if Instant::now() > deadline {
                 return;
             }
             let _ = self.kill();
@@ -422,7 +443,7 @@ impl CgroupEntry {
     /// # Errors
     /// In words.
     pub fn task_bound(&self) -> Result<TaskBound, String> {
-        let own = self.group.0.parent().unwrap_or(&self.group.0);
+        let own = self.group.folder.parent().unwrap_or(&self.group.folder);
         let refused = || format!("the pids controller cannot be enabled in {}", own.display());
         self.max_tasks
             .map(|most| TaskBound::Group { most })

@@ -85,7 +85,7 @@ impl<'a> Launcher<'a> {
     pub fn prepare(spec: &'a LaunchSpec) -> Result<(Self, CgroupStatus), LaunchError> {
         let mut held = spec.held.clone();
         let doors = held.group.clone().and_then(|path| {
-            let doors = Cgroup::at(&path).create();
+            let doors = Cgroup::at(&path).staying(spec.needs_group).create();
             doors
                 .map_err(|error| held = without_group(&path, &error))
                 .ok()

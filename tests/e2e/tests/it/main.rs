@@ -16,6 +16,7 @@ mod dead;
 mod docker;
 mod docs;
 mod doctor;
+mod driver_limit;
 mod engines;
 mod errors;
 mod filters;

@@ -11,7 +11,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use divvy_core::{Bytes, Enforcement, EnforcementPolicy, GpuUuid, Isolation, JobId, JobState};
+use divvy_core::{Bytes, Enforcement, EnforcementPolicy, GpuUuid, Isolation, JobId};
 use divvy_driver::nvml::memory_limits::MemoryLimits;
 
 use crate::controller::actuators::Actuators;
@@ -70,9 +70,26 @@ impl Job {
     }
 }
 
+/// What the driver is to limit of a job in a group of its own: without the limiter, a program finds all GPUs of the machine,
+/// so it gets nothing of the others.
+fn walls(job: &Job, gpus: &GpuState) -> Vec<(GpuUuid, Bytes)> {
+    let mut walls: Vec<(GpuUuid, Bytes)> = job.driver_limits().collect();
+    if walls.is_empty() {
+        return walls;
+    }
+    let limiting = gpus.devices.iter().filter(|one| one.driver_limit.is_ok());
+    for device in limiting {
+        let gpu = &device.gpu.uuid;
+        if !job.allocations.iter().any(|one| one.grant.gpu == *gpu) {
+            walls.push((gpu.clone(), Bytes::ZERO));
+        }
+    }
+    walls
+}
+
 /// Asks for the limits of a job whose slice is ready. True if its start has to wait for them.
 pub(in crate::controller) fn begin(
-    jobs: &mut Jobs,
+    State { jobs, gpus, .. }: &mut State,
     io: &Io,
     actuators: &Actuators,
     id: JobId,
@@ -87,7 +104,7 @@ pub(in crate::controller) fn begin(
         return false;
     }
     let group = Cgroup::of(stem, id);
-    let limits: Vec<(GpuUuid, Bytes)> = active.job.driver_limits().collect();
+    let limits = walls(&active.job, gpus);
     let Some(placed) = active.placed_mut() else {
         return false;
     };
@@ -95,12 +112,13 @@ pub(in crate::controller) fn begin(
         return false;
     }
     for (gpu, memory) in limits {
-        if let Some(command) = jobs.limits.want(id, &group, true, &gpu, Some(memory)) {
-            actuators.workers.dispatch(command);
-        }
-        // Asked for already by an attempt that failed elsewhere: it is in force or on its way.
-        if jobs.limits.in_force(id, &gpu).is_none() {
+        let command = jobs.limits.want(id, &group, true, &gpu, Some(memory));
+        // Otherwise an attempt that failed elsewhere has it in force, or asked for it.
+        if command.is_some() || jobs.limits.in_force(id, &gpu).is_none() {
             placed.start.pending_limits.insert(gpu);
+        }
+        if let Some(command) = command {
+            actuators.workers.dispatch(command);
         }
     }
     !placed.start.pending_limits.is_empty()
@@ -296,27 +314,40 @@ pub(in crate::controller) fn take_off(jobs: &mut Jobs, actuators: &Actuators, id
     }
 }
 
-/// At the daemon's start: asks for the limits of running jobs again, and removes groups without a job.
-pub(in crate::controller) fn resume(state: &mut State, fx: &mut Effects, io: &Io) {
+/// At the daemon's start: takes over the limits of jobs that may run, which the first observation sets again, and removes
+/// groups without a job.
+pub(in crate::controller) fn resume(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    actuators: &Actuators,
+) {
     let State { jobs, gpus, .. } = state;
-    let mut kept: Vec<PathBuf> = Vec::new();
-    for (id, active) in &jobs.active {
-        let group = jobs.dir(&io.config.home, *id).group();
-        let Some(group) = group.filter(|_| active.placed().is_some()) else {
-            continue;
-        };
-        let path = group.path().to_owned();
-        if active.job.has_own_group() && !matches!(active.job.state, JobState::Ended { .. }) {
-            for (gpu, memory) in active.job.driver_limits() {
-                let command = jobs.limits.want(*id, &path, true, &gpu, Some(memory));
-                fx.mig_commands.extend(command);
-            }
-        }
-        kept.push(path);
-    }
     let Ok(prefix) = &io.config.confinement.cgroup_parent else {
         return;
     };
+    let mut kept: Vec<PathBuf> = Vec::new();
+    let placed: Vec<JobId> = (jobs.active.iter())
+        .filter(|(_, active)| active.placed().is_some())
+        .map(|(id, _)| *id)
+        .collect();
+    for id in placed {
+        let Some(active) = jobs.active.get(&id) else {
+            continue;
+        };
+        let dir = jobs.dir(&io.config.home, id);
+        let own = || Cgroup::at(Cgroup::of(prefix, id));
+        // A supervisor that has not written its group yet is in the one that the journal's job gets.
+        let path = dir.group().unwrap_or_else(own).path().to_owned();
+        if active.job.has_own_group() && dir.path().is_dir() {
+            let since = active.job.started_at.unwrap_or_else(now);
+            for (gpu, memory) in walls(&active.job, gpus) {
+                jobs.limits.adopt(id, &path, &gpu, memory, since);
+            }
+            actuators.observer.set_walls(id, jobs.limits.walls(id));
+        }
+        kept.push(path);
+    }
     for (job, group) in cgroup::job_groups(prefix) {
         let is_known = kept.iter().any(|path| path == group.path());
         if is_known || jobs.unjournaled.contains_key(&job) || !group.members().is_empty() {

@@ -47,6 +47,25 @@ struct GroupLimit {
 }
 
 impl DriverLimits {
+    /// Takes over a limit of the daemon before: a job's program starts once it is in force.
+    pub fn adopt(
+        &mut self,
+        job: JobId,
+        group: &Path,
+        gpu: &GpuUuid,
+        memory: Bytes,
+        since: Timestamp,
+    ) {
+        let _ = self.want(job, group, true, gpu, Some(memory));
+        let limit = self
+            .groups
+            .get_mut(group)
+            .and_then(|group| group.gpus.get_mut(gpu));
+        if let Some(limit) = limit {
+            limit.in_force = Some((memory, since));
+        }
+    }
+
     /// The command that gives a group this limit, unless the driver was asked for it already.
     pub fn want(
         &mut self,
