@@ -111,7 +111,8 @@ pub fn probe(
     try_on(&*device, Path::new(&group), conditions.driver_version)
 }
 
-/// The size of a probe's limit: one large page of the driver, the smallest limit of any slice.
+/// The size of a probe's limit: one large page of the driver (2 MiB), the smallest limit of any slice. No job can have half
+/// of it.
 const PROBE: Bytes = Bytes::mib(2);
 
 fn try_on(gpu: &dyn Gpu, group: &Path, driver_version: &str) -> Result<(), NoDriverLimit> {

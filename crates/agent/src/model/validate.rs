@@ -7,7 +7,7 @@ use std::path::Path;
 
 use divvy_api::v1::{self, Error, ErrorCode, Submit};
 use divvy_core::units::ComputeModeError;
-use divvy_core::{Amount, Compute, Gpu, NeverFits, Request, can_ever_fit, command};
+use divvy_core::{Amount, Compute, Gpu, Isolation, NeverFits, Request, can_ever_fit, command};
 
 /// Refuses what no program can be started with.
 pub fn check_texts(submit: &Submit) -> Result<(), Error> {
@@ -102,7 +102,11 @@ pub fn request(amount: Amount, submit: &Submit, gpus: &[Gpu]) -> Result<Request,
         amount,
         compute,
         on: on.clone(),
-        isolation: submit.isolation.into(),
+        isolation: match (submit.isolation.into(), &submit.container) {
+            // The driver's limit comes after a container's start; a MIG instance is there before.
+            (Isolation::Driver, Some(_)) => Isolation::Hardware,
+            (isolation, _) => isolation,
+        },
         exact: submit.memory_exact,
     };
     can_ever_fit(gpus, &request).map_err(never_fits)?;

@@ -133,7 +133,7 @@ keys! {
     "idle" Reload [] ["idle-timeout" "idle-action"] "`{ after = DURATION, action = ACTION }`", r#"{ after = "2h", action = "notify" }"#,
         r#"Rule for jobs that do not use their GPUs; the action is `"notify"` (default), `"suspend"` or `"cancel"`."#;
     "enforcement" Restart [] [] r#"`"auto"`, `"driver"`, `"limiter"`"#, "",
-        "What holds memory limits on shared GPUs besides the limiter: [the driver's own limit](enforcement.md#three-walls) where it works (`auto`), always (`driver`), or nothing (`limiter`).";
+        "[Wall](enforcement.md#three-walls) on shared GPUs besides the limiter: the driver's own limit where it works (`auto`), always (`driver`), or none (`limiter`).";
     "on-bypass" Reload [] ["on-bypass"] r#"`"warn"`, `"deny"`, `"kill"`"#, r#""kill""#,
         "Action for a job that bypasses the limiter. Without the key, the system's daemon kills, and a user's daemon warns.";
     "device-nodes" Restart [] ["device-nodes"] r#"`"open"`, `"jobs"`"#, "",

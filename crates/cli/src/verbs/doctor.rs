@@ -9,7 +9,7 @@ use divvy_api::v1::{Error, ErrorCode, Finding, FindingStatus, Gpu, Node, Unknown
 
 use crate::call::{Outcome, block_on, client};
 use crate::output::{print, view};
-use crate::{Backend, args, render};
+use crate::{Backend, args, render, text};
 
 pub fn doctor(args: &args::Doctor, backend: Backend) -> Outcome {
     // Without a home there is no daemon to call, which another finding already reports.
@@ -41,6 +41,7 @@ pub fn doctor(args: &args::Doctor, backend: Backend) -> Outcome {
     findings.extend(node.iter().flatten().filter_map(start));
     findings.extend(node.iter().flatten().filter_map(not_ready));
     findings.extend(node.iter().flatten().filter_map(listener));
+    findings.extend(limits(&gpus));
     findings.extend(out_of_service(&gpus));
     findings.extend(
         (node.iter().flatten()).filter_map(|node| engines::finding(node, &engines::found())),
@@ -56,6 +57,27 @@ pub fn doctor(args: &args::Doctor, backend: Backend) -> Outcome {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS
+    })
+}
+
+/// What holds the memory limits on each GPU of the daemon, and why it is not the driver.
+fn limits(gpus: &[Gpu]) -> Option<Finding> {
+    let one = |gpu: &Gpu| {
+        let reason = gpu.enforcement_reason.as_ref();
+        let reason = reason.map_or(String::new(), |why| format!(" ({})", text::clean(why)));
+        format!(
+            "GPU {}: {}{reason}",
+            gpu.index,
+            text::enforcer(&gpu.enforcement)
+        )
+    };
+    let all: Vec<String> = gpus.iter().map(one).collect();
+    (!all.is_empty()).then(|| Finding {
+        check: "limits".to_owned(),
+        status: FindingStatus::Ok,
+        found: format!("memory limits are held by: {}", all.join("; ")),
+        means: String::new(),
+        fix: String::new(),
     })
 }
 

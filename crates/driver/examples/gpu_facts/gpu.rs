@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use divvy_driver::load::{CUDA, Library};
-use divvy_driver::nvml::Nvml;
+use divvy_driver::nvml::{Device, Nvml};
 use divvy_driver::sys::cuda::*;
 use divvy_driver::{Error, Uuid};
 use serde_json::{Value, json};
@@ -117,6 +117,10 @@ impl Gpu {
         let (mut free, mut total) = (0, 0);
         cu!(self, cuMemGetInfo_v2(&raw mut free, &raw mut total))?;
         Ok(free as i64)
+    }
+
+    pub fn nvml_device(&self) -> Result<Device<'_>, Error> {
+        self.nvml.device_by_uuid(self.uuid)
     }
 
     pub fn used(&self) -> Result<Used, Error> {

@@ -5,11 +5,12 @@
 //! gpu_facts FACT            measures it in this process, which should be fresh: one JSON object; exits with 69 where it cannot be had
 //! ```
 //! `cargo xtask gpu` runs all of them and writes a report; docs/hardware.md says what was found on which hardware. Nothing here
-//! changes a setting of a GPU; memory is taken and given back.
+//! changes a setting of a GPU; memory is taken and given back, and `memory_limits` limits a control group of its own alone.
 
 mod arrays;
 mod costs;
 mod gpu;
+mod groups;
 mod growth;
 mod linear;
 mod pools;
@@ -94,6 +95,11 @@ const FACTS: &[Fact] = &[
         name: "vmm_accounting",
         decides: "for which process NVML counts memory imported by descriptor",
         measure: sharing::vmm,
+    },
+    Fact {
+        name: "memory_limits",
+        decides: "whether the driver limits a control group, where it refuses, and what it counts and shows",
+        measure: groups::memory_limits,
     },
     Fact {
         name: "kill_return",

@@ -38,17 +38,22 @@ impl Limited {
         Some(Self { home, above })
     }
 
-    /// A daemon in the group.
+    /// A daemon in the group, which serves.
     fn daemon(&self, words: &[&str], variables: &[(&str, &str)]) -> divvy_testkit::Daemon {
+        let mut daemon = self.spawn(words, variables);
+        self.home.is_served_by(&mut daemon);
+        daemon
+    }
+
+    /// A daemon in the group, which may die before it serves.
+    fn spawn(&self, words: &[&str], variables: &[(&str, &str)]) -> divvy_testkit::Daemon {
         let mut command = self.home.command("sh");
         let enter = format!("echo $$ > {}/cgroup.procs; exec \"$@\"", path(&self.above));
         command.args(["-c", &enter, "sh"]);
         command.arg(self.home.program("divvy")).arg("daemon");
         command.args(["--sim", "a100-80gb:2"]).args(words);
         command.envs(variables.iter().copied());
-        let mut daemon = self.home.spawn(&mut command);
-        self.home.is_served_by(&mut daemon);
-        daemon
+        self.home.spawn(&mut command)
     }
 
     /// A job that takes all it gets of a kind of memory.
@@ -488,5 +493,126 @@ fn each_reason_for_the_limiter_alone_has_its_own_sentence() {
                 refused.stderr
             );
         }
+    }
+}
+
+mod exhaustive {
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::time::{Duration, Instant};
+
+    use divvy_testkit::{Rng, let_pass};
+
+    use super::*;
+
+    const POINTS: [&str; 10] = [
+        "limit.begin",
+        "limit.group",
+        "limit.set",
+        "start.prepared",
+        "start.locked",
+        "start.spawned",
+        "round.answered",
+        "end.freed",
+        "end.forgotten",
+        "journal.committed",
+    ];
+    const STARTS: usize = 1_000;
+    /// Jobs that each daemon gets.
+    const BATCH: usize = 25;
+
+    /// The second text in quotes, and the numbers behind it.
+    fn limits(line: &str) -> Option<(&str, Vec<u64>)> {
+        let mut parts = line.split('"');
+        let group = parts.nth(1)?;
+        let numbers = parts.next()?.split(')').next()?;
+        let numbers = numbers
+            .split(", ")
+            .filter_map(|number| number.trim().parse().ok());
+        Some((group, numbers.collect()))
+    }
+
+    #[test]
+    fn of_a_thousand_starts_with_kills_of_the_daemon_each_has_its_limit_before_its_program() {
+        let Some(limited) = Limited::new("thousand", "dmem") else {
+            return;
+        };
+        let home = &limited.home;
+        let log = home.scratch().join("calls");
+        let line = format!(
+            "echo \"exec $(tail -n 1 /proc/self/cgroup)\" >> {}",
+            path(&log)
+        );
+        let config = home.get("DIVVY_SIM_CONFIG").to_owned();
+        let submit = |number: usize| Submit {
+            idempotency_key: Some(format!("start-{number}")),
+            amount: Some(Amount::Memory { bytes: LIMIT }),
+            isolation: Isolation::Driver,
+            env: [("DIVVY_SIM_CONFIG".to_owned(), config.clone())].into(),
+            ..quarter(&["sh", "-c", &line])
+        };
+        let mut dice = Rng::new(55);
+        let mut kills = 0;
+        let logs = [("DIVVY_SIM_LOG", path(&log))];
+        for (round, first) in (0..STARTS).step_by(BATCH).enumerate() {
+            let point = format!("{}:{}", POINTS[round % POINTS.len()], 1 + dice.below(8));
+            let variables = [logs[0], (CRASH_AT, point.as_str())];
+            let mut daemon = limited.spawn(&[], &variables);
+            until("the daemon serves or dies", || {
+                daemon.status().is_some() || home.call(home.client().node()).is_ok()
+            });
+            for number in first..first + BATCH {
+                let _ = home.call(home.client().submit(&submit(number)));
+            }
+            let begun = Instant::now();
+            while daemon.status().is_none() && begun.elapsed() < Duration::from_secs(3) {
+                let_pass(Duration::from_millis(20));
+            }
+            kills += usize::from(daemon.status().is_some());
+            daemon.crash();
+        }
+        let _daemon = limited.daemon(&[], &logs);
+        for number in 0..STARTS {
+            let job = home.call(home.client().submit(&submit(number)));
+            let ended = home.ended(&job.expect("it is accepted").id);
+            assert_eq!(ended.exit_code, Some(0), "{ended:?}");
+        }
+        until("no group is left", || limited.groups().is_empty());
+        let calls = fs::read_to_string(&log).expect("the calls are logged");
+        let (mut set, mut read) = (BTreeMap::new(), BTreeMap::new());
+        let (mut programs, mut groups) = (0, BTreeSet::new());
+        for call in calls.lines() {
+            if let Some(group) = call.strip_prefix("exec 0::") {
+                let root = cgroup2_root().expect("it was found before");
+                let group = root.join(group.trim_start_matches('/'));
+                let group = path(&group).to_owned();
+                let held = Some(&vec![LIMIT, LIMIT]);
+                assert_eq!(set.get(&group), held, "{group} has no limit at its exec");
+                assert_eq!(read.get(&group), held, "{group} was not read at its exec");
+                programs += 1;
+                groups.insert(group);
+            } else if let Some((group, numbers)) =
+                limits(call).filter(|_| call.contains("0x610000000000"))
+            {
+                let numbers: Vec<u64> = numbers.into_iter().take(2).collect();
+                if call.contains("SetMemoryLimits") {
+                    read.remove(group);
+                    set.insert(group.to_owned(), numbers);
+                } else if call.contains("GetMemoryLimits") {
+                    read.insert(group.to_owned(), numbers);
+                }
+            }
+        }
+        let is_stale = |(_, numbers): &(&String, &Vec<u64>)| numbers[0] != 0;
+        let stale: Vec<_> = set.iter().filter(is_stale).collect();
+        assert!(stale.is_empty(), "{stale:?}");
+        limited.has_no_limits();
+        eprintln!(
+            "{programs} programs in {} groups, {kills} kills of the daemon",
+            groups.len()
+        );
+        assert!(
+            programs >= STARTS && kills >= STARTS / BATCH / 2,
+            "{programs}, {kills}"
+        );
     }
 }

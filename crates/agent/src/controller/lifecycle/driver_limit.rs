@@ -307,11 +307,9 @@ fn container_group(pid: u32) -> Option<PathBuf> {
     (!is_outside && !is_ours).then_some(group)
 }
 
-/// Takes the limits of an ended job off.
-pub(in crate::controller) fn take_off(jobs: &mut Jobs, actuators: &Actuators, id: JobId) {
-    for command in jobs.limits.clear(id) {
-        actuators.workers.dispatch(command);
-    }
+/// Takes the limits of an ended job off, after what the same round has asked for.
+pub(in crate::controller) fn take_off(jobs: &mut Jobs, fx: &mut Effects, id: JobId) {
+    fx.mig_commands.extend(jobs.limits.clear(id));
 }
 
 /// At the daemon's start: takes over the limits of jobs that may run, which the first observation sets again, and removes
@@ -368,4 +366,29 @@ pub(in crate::controller) fn resume(
         }
     }
     cgroup::remove_notices(prefix);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use divvy_testkit::{Bounded as _, cgroup2_root};
+
+    #[test]
+    fn the_group_of_a_containers_process_is_limited_and_the_daemons_own_is_not() {
+        assert_eq!(container_group(std::process::id()), None);
+        let (Some(root), true) = (cgroup2_root(), rustix::process::geteuid().is_root()) else {
+            eprintln!("SKIPPED: it takes root and control groups of version 2");
+            return;
+        };
+        let group = root.join(format!("divvy-container-{}", std::process::id()));
+        std::fs::create_dir_all(&group).unwrap();
+        let mut sleep = std::process::Command::new("sleep");
+        let mut container = sleep.arg("60").spawn().unwrap();
+        std::fs::write(group.join("cgroup.procs"), container.id().to_string()).unwrap();
+        let found = container_group(container.id());
+        container.kill().unwrap();
+        container.wait_bounded().unwrap();
+        divvy_testkit::until("the group is empty", || std::fs::remove_dir(&group).is_ok());
+        assert_eq!(found, Some(group));
+    }
 }

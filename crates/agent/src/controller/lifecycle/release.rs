@@ -24,7 +24,7 @@ pub(in crate::controller) fn release(
 ) {
     for FreedSlice { job: id, slice } in std::mem::take(&mut fx.jobs.freed) {
         files::remove_files(jobs, io, id);
-        driver_limit::take_off(jobs, actuators, id);
+        driver_limit::take_off(jobs, fx, id);
         actuators.observer.unregister(id);
         actuators.compute_scheduler.remove_slice(id);
         stop_launch_watch(jobs, io, actuators, id);

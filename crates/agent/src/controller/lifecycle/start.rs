@@ -317,7 +317,14 @@ pub(in crate::controller) fn overheads(devices: &[Device], grants: &[Grant]) -> 
     let of = |grant: &Grant| {
         let mut devices = devices.iter();
         let device = devices.find(|device| device.gpu.uuid == grant.gpu);
-        device.map_or(most.unwrap_or_default(), |device| device.overhead)
+        device.map_or(most.unwrap_or_default(), |device| {
+            // What is assumed may be more than the driver counts, and the limiter refuses nothing that the driver grants.
+            let is_assumed = device.gpu.context == Bytes::ZERO;
+            match is_assumed && device.driver_limit.is_ok() {
+                true => Bytes::ZERO,
+                false => device.overhead,
+            }
+        })
     };
     grants.iter().map(of).collect()
 }

@@ -82,6 +82,7 @@ pub fn findings(around: &HostEnvironment) -> Vec<Finding> {
             &around.preload_file,
         ),
         mps(around),
+        pinned(around),
         hidden(around),
     ];
     let found: Vec<Finding> = found.into_iter().flatten().collect();
@@ -181,6 +182,17 @@ fn mps(around: &HostEnvironment) -> Option<Finding> {
         found,
         "programs share one context on the GPU: a fault in one ends all, and the driver may not report memory per process",
         "echo quit | nvidia-cuda-mps-control, unless you need MPS",
+    ))
+}
+
+fn pinned(around: &HostEnvironment) -> Option<Finding> {
+    let name = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+    let pinned = around.variable(name)?;
+    Some(warn(
+        "conflicts.pinned",
+        format!("{name}={pinned} is set in this environment"),
+        "a client of MPS with an entry for a GPU that it does not see has no pinned limit at all, without a message",
+        &format!("unset {name}: Divvy limits its jobs without MPS"),
     ))
 }
 
