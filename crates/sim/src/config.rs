@@ -126,7 +126,7 @@ pub struct MemoryLimitsConfig {
     pub root: PathBuf,
 }
 
-/// Who keeps the limits.
+/// The store of the limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
