@@ -348,7 +348,7 @@ mod tests {
             (
                 &["-g", "0.5", "--isolation", "soft"],
                 "--isolation: unknown isolation `soft`",
-                "write cooperative (the limiter), driver or hardware (a MIG instance); leave it out for any",
+                "write cooperative (the limiter), driver (its own limit, or MIG) or hardware (MIG); leave it out for any",
             ),
             (
                 &["--mig-profile", "1g.5gb", "--isolation", "cooperative"],

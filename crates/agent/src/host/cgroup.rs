@@ -32,7 +32,7 @@ const AVAILABLE: &str = "cgroup.controllers";
 const CONTROLLERS: &str = "cgroup.subtree_control";
 const PIDS: &str = "pids.max";
 
-/// The group below the unit's in which systemd starts the fork server: deploy/systemd/divvy-forkserver.service.
+/// The group below the unit's that the fork server moves to, where the kernel accounts device memory.
 const SUBGROUP: &str = "forkserver";
 
 /// How long what was killed may take to be gone.
@@ -101,11 +101,29 @@ fn enable_device_memory(parent: &Path) {
     let mut above: Vec<&Path> = parent.ancestors().collect();
     above.reverse();
     for group in above.iter().filter(|group| group.starts_with(&root)) {
-        let available = fs::read_to_string(group.join(AVAILABLE)).unwrap_or_default();
-        if available.split_whitespace().any(|name| name == "dmem") {
+        if accounts_device_memory(group) {
             let _ = fs::write(group.join(CONTROLLERS), "+dmem");
         }
     }
+}
+
+/// Whether the kernel has the controller of device memory, for this group.
+fn accounts_device_memory(group: &Path) -> bool {
+    let available = fs::read_to_string(group.join(AVAILABLE)).unwrap_or_default();
+    available.split_whitespace().any(|name| name == "dmem")
+}
+
+/// Moves this process from its unit's group to one of its own below, where the kernel accounts device memory: a group with
+/// processes cannot give that controller to the groups of jobs (cgroup-v2, "No Internal Process Constraint").
+/// `DelegateSubgroup=` of systemd 254 does the same, and older ones warn of it.
+pub fn leave_unit_group() {
+    let Some(own) = own().filter(|own| is_delegated(own) && accounts_device_memory(own)) else {
+        return;
+    };
+    let below = own.join(SUBGROUP);
+    let _ = fs::create_dir(&below);
+    // Where it stays in the unit's group, the probe of the driver's limit says that the controller is off.
+    let _ = fs::write(below.join(PROCS), "0");
 }
 
 /// `divvy-0badcafe-` of `divvy-0badcafe-12345678-`.
@@ -151,8 +169,7 @@ pub fn remove_notices(prefix: &Path) {
 /// In words.
 pub fn delegated_parent() -> Result<PathBuf, String> {
     let mut own = own().ok_or("this machine has no cgroup v2")?;
-    // systemd has put this process into a group of its own below its unit's (`DelegateSubgroup=`), so that the unit's
-    // group has no process and may have every controller turned on.
+    // This process has moved below its unit's group: see `leave_unit_group`.
     if own.file_name().is_some_and(|name| name == SUBGROUP) {
         own.pop();
     }

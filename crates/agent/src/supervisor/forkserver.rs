@@ -600,6 +600,7 @@ fn serve_requests(run_container: RunContainer) -> io::Result<()> {
     let socket = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
     // What is copied shall not have it as its input.
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    cgroup::leave_unit_group();
     cgroup::cache_own();
     let (daemon, listener) = match socket_acceptconn(&socket)? {
         true => (accept_daemon(&socket)?, Some(socket)),

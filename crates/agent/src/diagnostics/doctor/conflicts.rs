@@ -31,10 +31,11 @@ pub struct HostEnvironment {
     pub mps: bool,
 }
 
-const VARIABLES: [&str; 5] = [
+const VARIABLES: [&str; 6] = [
     "LD_PRELOAD",
     "CUDA_VISIBLE_DEVICES",
     "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
     "DIVVY_SHIM",
     "DIVVY_SLICE",
 ];
@@ -236,6 +237,7 @@ mod tests {
                     "/opt/divvy/libdivvy_preload.so:/usr/lib/libjemalloc.so.2".into(),
                 ),
                 ("CUDA_VISIBLE_DEVICES", "1".into()),
+                ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=2G".into()),
                 ("DIVVY_SHIM", "off".into()),
             ],
             preload_file: "/usr/local/vgpu/libvgpu.so\n".into(),
@@ -247,6 +249,7 @@ mod tests {
             ("conflicts.preload", warn),
             ("conflicts.preload_file", fail),
             ("conflicts.mps", warn),
+            ("conflicts.pinned", warn),
             ("conflicts.visible", warn),
         ];
         assert_eq!(
