@@ -15,13 +15,21 @@ static const char *home(void *address) {
     return strstr(info.dli_fname, "divvy_preload") || strstr(info.dli_fname, "/wrapper/libcuda.so.1") ? "hook" : "driver";
 }
 
-/* An exported hook is one jump to the hook itself: endbr64, jmp. */
+/* An exported hook is one jump to the hook itself: endbr64, jmp; on arm64 bti c, b, with the distance in words. */
 static void *behind_jump(void *address) {
+#ifdef __aarch64__
+    unsigned words[2];
+    if (!address) return address;
+    memcpy(words, address, sizeof words);
+    if (words[0] != 0xd503245f || words[1] >> 26 != 5) return address;
+    return (char *)address + 4 + ((int)(words[1] << 6) >> 4);
+#else
     static const unsigned char jump[] = {0xf3, 0x0f, 0x1e, 0xfa, 0xe9};
     int distance;
     if (!address || memcmp(address, jump, sizeof jump)) return address;
     memcpy(&distance, (char *)address + sizeof jump, sizeof distance);
     return (char *)address + sizeof jump + sizeof distance + distance;
+#endif
 }
 
 static const char *same(void *found, void *named) {
