@@ -338,28 +338,6 @@ fn a_resize_moves_the_drivers_limit_and_a_restart_keeps_it() {
     until("the view is the driver's again", || {
         limited.enforcement(&job) == "driver"
     });
-    // Another program takes it off, as one that turns the controller off does.
-    let clear = format!(
-        "import ctypes\nn=ctypes.CDLL('libnvidia-ml.so.1');n.nvmlInit_v2();d=ctypes.c_void_p();\
-         n.nvmlDeviceGetHandleByIndex_v2(0,ctypes.byref(d))\n\
-         class S(ctypes.Structure): _fields_=[('n',ctypes.c_char_p),('s',ctypes.c_ulonglong),('h',ctypes.c_ulonglong)]\n\
-         s=S({:?}.encode(),0,2**64-1);assert n.nvmlDeviceSetMemoryLimits_v1(d,ctypes.byref(s))==0",
-        path(group)
-    );
-    let mut other = home.outside(path(&python()));
-    assert!(
-        other
-            .args(["-c", &clear])
-            .wait_bounded()
-            .is_ok_and(|status| status.success())
-    );
-    has(8 * GIB);
-    let events = home.items(&["events", &job]);
-    let told = events.iter().any(|event| {
-        let text = event["text"].as_str().unwrap_or_default();
-        event["kind"] == "limit_replaced" && text.contains("had set no limit")
-    });
-    assert!(told, "{events:?}");
     // Less than is in use: the kernel keeps the old limit until the job uses less.
     let _ = home.divvy(&["resize", &job, "--gpu-memory", "512M"]).ok();
     home.end(&job, "go");
@@ -369,16 +347,7 @@ fn a_resize_moves_the_drivers_limit_and_a_restart_keeps_it() {
 
 #[test]
 fn a_daemon_killed_at_each_step_of_a_start_leaves_no_stale_limit_and_no_job_without_one() {
-    let points = [
-        "limit.begin",
-        "limit.group",
-        "limit.set",
-        "limit.set:2",
-        "start.prepared",
-        "start.spawned",
-        "end.freed",
-        "end.forgotten",
-    ];
+    let points = ["limit.group", "limit.set", "start.spawned", "end.freed"];
     let Some(limited) = Limited::new("crash", "dmem") else {
         return;
     };
@@ -614,5 +583,45 @@ mod exhaustive {
             programs >= STARTS && kills >= STARTS / BATCH / 2,
             "{programs}, {kills}"
         );
+    }
+
+    #[test]
+    fn a_limit_that_another_program_takes_off_a_group_is_set_again() {
+        let Some(limited) = Limited::new("drop", "dmem") else {
+            return;
+        };
+        let home = &limited.home;
+        let _daemon = limited.daemon(&[], &[]);
+        let job = home.submit_holder(&["--gpu-memory", "8G"], GIB, "go");
+        let _ = home.first_words(&job);
+        let [group] = &limited.groups()[..] else {
+            panic!("one group: {:?}", limited.groups());
+        };
+        // Another program takes it off, as one that turns the controller off does.
+        let clear = format!(
+            "import ctypes\nn=ctypes.CDLL('libnvidia-ml.so.1');n.nvmlInit_v2();d=ctypes.c_void_p();\
+             n.nvmlDeviceGetHandleByIndex_v2(0,ctypes.byref(d))\n\
+             class S(ctypes.Structure): _fields_=[('n',ctypes.c_char_p),('s',ctypes.c_ulonglong),('h',ctypes.c_ulonglong)]\n\
+             s=S({:?}.encode(),0,2**64-1);assert n.nvmlDeviceSetMemoryLimits_v1(d,ctypes.byref(s))==0",
+            path(group)
+        );
+        let mut other = home.outside(path(&python()));
+        assert!(
+            other
+                .args(["-c", &clear])
+                .wait_bounded()
+                .is_ok_and(|status| status.success())
+        );
+        until("the limit is back", || {
+            limited.limits_of(group)["hard"] == 8 * GIB
+        });
+        let events = home.items(&["events", &job]);
+        let told = events.iter().any(|event| {
+            let text = event["text"].as_str().unwrap_or_default();
+            event["kind"] == "limit_replaced" && text.contains("had set no limit")
+        });
+        assert!(told, "{events:?}");
+        home.end(&job, "go");
+        limited.has_no_limits();
     }
 }
