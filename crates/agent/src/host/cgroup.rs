@@ -348,14 +348,17 @@ impl Cgroup {
         name.into()
     }
 
-    /// Makes the group and opens the way into it and back. Done before anything is mounted: what a path leads to
+    /// Makes the group, unless the daemon has, and opens the way into it and back. Done before anything is mounted: what a path leads to
     /// afterwards is another matter.
     ///
     /// # Errors
     /// When it cannot be made or opened.
     pub fn create(&self) -> io::Result<CgroupEntry> {
         let before = own_cached().ok_or(io::ErrorKind::Unsupported)?;
-        self.make()?;
+        // A new group would not have the limit.
+        if !self.stays {
+            self.make()?;
+        }
         let tasks = self.set_max_tasks(task_limits::max_tasks_per_job());
         let open = || {
             Ok(CgroupEntry {
