@@ -5,6 +5,7 @@ use std::fs::read_to_string;
 use std::path::PathBuf;
 
 use divvy_ledger::{Grant, boot_time_ns};
+use divvy_testkit::until;
 
 use crate::support::{CONTEXT, MIB, Probe, ROOM, Rig, compiled};
 use crate::turns::Gate;
@@ -42,9 +43,9 @@ fn do_to(target: &Probe, driver: &mut Probe, steps: &[&str]) {
 fn until_it_waits(probe: &Probe) {
     let path = format!("/proc/{}/syscall", probe.pid());
     let futex = format!("{} ", libc::SYS_futex);
-    while !read_to_string(&path).is_ok_and(|now| now.starts_with(&futex)) {
-        std::thread::yield_now();
-    }
+    until("the allocation waits", || {
+        read_to_string(&path).is_ok_and(|now| now.starts_with(&futex))
+    });
 }
 
 #[test]
