@@ -465,16 +465,14 @@ fn find_driver_limits(
         let index = device.gpu.index;
         match &limit {
             Ok(()) => tracing::info!(gpu = index, "the driver limits jobs"),
+            Err(why) if conditions.policy == EnforcementPolicy::Driver && !is_mig => {
+                let what = format!(
+                    "enforcement = \"driver\", but GPU {index} has no driver's limit: {why}"
+                );
+                return Err(Error::new(ErrorCode::Usage, what)
+                    .hint("set enforcement = \"auto\", or leave the GPU out of gpus"));
+            }
             Err(why) => tracing::info!(gpu = index, %why, "the limiter alone limits jobs"),
-        }
-        if let Err(why) = &limit
-            && conditions.policy == EnforcementPolicy::Driver
-            && !is_mig
-        {
-            let what =
-                format!("enforcement = \"driver\", but GPU {index} has no driver's limit: {why}");
-            return Err(Error::new(ErrorCode::Usage, what)
-                .hint("set enforcement = \"auto\", or leave the GPU out of gpus"));
         }
         device.set_driver_limit(limit);
     }

@@ -295,15 +295,7 @@ pub fn compare(sight: &Sample) -> Comparison {
                 limiter,
                 has_escaped,
             } => match sight.slices.iter().find(|slice| slice.job == job) {
-                Some(slice) if slice.is_walled && has_escaped => {
-                    tally.member(sight, seen, slice, account, limiter);
-                    let charged = account.map_or(Bytes::ZERO, |account| account.charged);
-                    tally
-                        .suspects
-                        .retain(|suspect| suspect.process != seen.process);
-                    tally.suspect(seen, job, BypassKind::Escaped, charged, true);
-                }
-                Some(slice) => tally.member(sight, seen, slice, account, limiter),
+                Some(slice) => tally.member(sight, seen, slice, account, limiter, has_escaped),
                 None => {
                     tally.stranger(seen.used);
                     tally.suspect(seen, job, BypassKind::OtherGpu, Bytes::ZERO, true);
@@ -383,12 +375,16 @@ impl Totals {
         slice: &SliceSample,
         account: Option<LedgerEntry>,
         limiter: Limiter,
+        has_escaped: bool,
     ) {
         let job = slice.job;
+        let charged = account.map_or(Bytes::ZERO, |account| account.charged);
+        if slice.is_walled && has_escaped {
+            self.suspect(seen, job, BypassKind::Escaped, charged, true);
+        }
         let members = self.members.entry(job).or_default();
         members.used_unknown |= seen.used.is_none();
         members.used = members.used.saturating_add(seen.used.unwrap_or_default());
-        let charged = account.map_or(Bytes::ZERO, |account| account.charged);
         let held = seen.used.unwrap_or(charged);
         members.held = members.held.saturating_add(held);
         members.admitted = members.admitted.saturating_add(held.min(charged));

@@ -3,7 +3,8 @@
 //! Not nvml-wrapper: the shim and the simulator need the raw table anyway, and that one is held against the headers by a
 //! compiler; what the agent asks is a dozen calls, each of which has to fail alone and say which call and which GPU it was.
 //!
-//! Reads only, but for [`mig`] and [`memory_limits`]. What is on a GPU changes between two calls; nothing here is a consistent picture of two figures.
+//! Reads only, but for [`mig`] and [`memory_limits`]. What is on a GPU changes between two calls; nothing here is a
+//! consistent picture of two figures.
 
 pub mod entries;
 pub mod health;

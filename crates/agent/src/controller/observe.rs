@@ -54,7 +54,7 @@ pub fn apply_sample(
     reconcile::reconcile(state, fx, io, sample)?;
     leftovers::end_leftovers(&mut state.gpus, fx, io, sample)?;
     notifications::end_gpu_use(&mut state.jobs, fx, io, sample)?;
-    driver_limit::follow(&mut state.jobs, fx);
+    driver_limit::follow(&mut state.jobs, fx, io);
     usage::meter(&mut state.jobs, &mut state.timers, io, sample);
     resize::reclaim_released(state, fx, io)?;
     faults::watch_contexts(&mut state.jobs, &mut state.gpus, fx, sample);

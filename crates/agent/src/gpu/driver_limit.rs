@@ -1,4 +1,4 @@
-//! The driver's own limit of a control group's memory (r615): whether a GPU offers it here, and setting it.
+//! The driver's own memory limit of a control group (cgroup; NVML, r615): whether a GPU offers it here, and setting it.
 //!
 //! ```text
 //! start of the daemon   probe: a group of our own ─► set ─► read ─► clear ─► remove     enforcement of the GPU
@@ -111,8 +111,8 @@ pub fn probe(
     try_on(&*device, Path::new(&group), conditions.driver_version)
 }
 
-/// The size of a probe's limit: one large page of the driver (2 MiB), the smallest limit of any slice. No job can have half
-/// of it.
+/// The size of a probe's limit: one large page of the driver (2 MiB), the smallest limit of any slice. No job can have
+/// half of it.
 const PROBE: Bytes = Bytes::mib(2);
 
 fn try_on(gpu: &dyn Gpu, group: &Path, driver_version: &str) -> Result<(), NoDriverLimit> {

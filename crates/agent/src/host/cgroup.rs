@@ -4,9 +4,10 @@
 //! the daemon's own group, delegated to it
 //!   divvy-INSTANCE-JOURNAL-JOB/   the program, born there, and all that descends from it; not the supervisor
 //! ```
-//! Of what the kernel can limit by them only the number of processes is: `pids` is the one controller that may be
-//! turned on in a group that has processes of its own, and the daemon stays in its group (cgroup-v2, "No Internal
-//! Process Constraint" and "Threads"). Elsewhere a job is its session and what its supervisor, a subreaper, takes in.
+//! The kernel limits the number of processes by them: `pids` may be turned on in a group that has processes of its own
+//! (cgroup-v2, "No Internal Process Constraint" and "Threads"). Where the kernel accounts device memory, the daemon
+//! moves to a group below its unit's and turns `dmem` on, by which the driver limits a job's memory. Elsewhere a job is
+//! its session and what its supervisor, a subreaper, takes in.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -34,6 +35,12 @@ const PIDS: &str = "pids.max";
 
 /// The group below the unit's that the fork server moves to, where the kernel accounts device memory.
 const SUBGROUP: &str = "forkserver";
+
+/// What follows the job in the name of its notification's group.
+const NOTICE: &str = "-notice";
+
+/// What separates the mount from its source in a line of mountinfo, for a file system of control groups.
+const CGROUP2: &str = " - cgroup2 ";
 
 /// How long what was killed may take to be gone.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -92,8 +99,8 @@ pub fn job_cgroup_prefix(instance: &str) -> Result<PathBuf, String> {
 }
 
 /// Turns on the controller of device memory (Linux 6.14) for the groups below, from the root down: where it is on, the
-/// driver finds a group's limit in its `dmem.*` files. Root alone can, and no group between may have processes of its own;
-/// the probe of the driver's limit says what came of it.
+/// driver finds a group's limit in its `dmem.*` files. Root alone can, and no group between may have processes of its
+/// own; the probe of the driver's limit says what came of it.
 fn enable_device_memory(parent: &Path) {
     let Some(root) = mount_point().filter(|root| parent.starts_with(root)) else {
         return;
@@ -113,8 +120,8 @@ fn accounts_device_memory(group: &Path) -> bool {
     available.split_whitespace().any(|name| name == "dmem")
 }
 
-/// Moves this process from its unit's group to one of its own below, where the kernel accounts device memory: a group with
-/// processes cannot give that controller to the groups of jobs (cgroup-v2, "No Internal Process Constraint").
+/// Moves this process from its unit's group to one of its own below, where the kernel accounts device memory: a group
+/// with processes cannot give that controller to the groups of jobs (cgroup-v2, "No Internal Process Constraint").
 /// `DelegateSubgroup=` of systemd 254 does the same, and older ones warn of it.
 pub fn leave_unit_group() {
     let Some(own) = own().filter(|own| is_delegated(own) && accounts_device_memory(own)) else {
@@ -134,33 +141,34 @@ fn of_every_journal(prefix: &str) -> String {
 
 /// The groups of this instance's jobs, of earlier journals too, and of earlier versions, whose names had no journal.
 pub fn job_groups(prefix: &Path) -> Vec<(JobId, Cgroup)> {
+    let of_job = |(rest, group): (String, Cgroup)| {
+        let job: u32 = rest.rsplit('-').next()?.parse().ok()?;
+        Some((JobId(job.into()), group))
+    };
+    groups_here(prefix).into_iter().filter_map(of_job).collect()
+}
+
+/// Removes groups of notifications that ended unseen; one that is in use stays.
+pub fn remove_notices(prefix: &Path) {
+    for (rest, group) in groups_here(prefix) {
+        if rest.ends_with(NOTICE) {
+            group.remove_if_empty();
+        }
+    }
+}
+
+/// All groups of this instance, each with what follows the instance in its name.
+fn groups_here(prefix: &Path) -> Vec<(String, Cgroup)> {
     let (Some(own), Some(name)) = (prefix.parent(), prefix.file_name()) else {
         return Vec::new();
     };
     let all = of_every_journal(&name.to_string_lossy());
     let found = fs::read_dir(own).into_iter().flatten().flatten();
-    let of_job = |entry: fs::DirEntry| {
-        let name = entry.file_name();
-        let rest = name.to_str()?.strip_prefix(&all)?;
-        let job: u32 = rest.rsplit('-').next()?.parse().ok()?;
-        Some((JobId(job.into()), Cgroup::at(entry.path())))
+    let of_instance = |entry: fs::DirEntry| {
+        let rest = entry.file_name().to_str()?.strip_prefix(&all)?.to_owned();
+        Some((rest, Cgroup::at(entry.path())))
     };
-    found.filter_map(of_job).collect()
-}
-
-/// Removes groups of notifications that ended unseen; one that is in use stays.
-pub fn remove_notices(prefix: &Path) {
-    let (Some(own), Some(name)) = (prefix.parent(), prefix.file_name()) else {
-        return;
-    };
-    let all = of_every_journal(&name.to_string_lossy());
-    for left in fs::read_dir(own).into_iter().flatten().flatten() {
-        let name = left.file_name();
-        let name = name.to_string_lossy();
-        if name.starts_with(&all) && name.ends_with("-notice") {
-            Cgroup::at(left.path()).remove_if_empty();
-        }
-    }
+    found.filter_map(of_instance).collect()
 }
 
 /// The group of this process, unless it is systemd's alone; or why there can be no groups below it.
@@ -214,7 +222,21 @@ pub fn pids_unavailable_reason(own: &Path) -> Option<String> {
 
 /// The group that a process is in, as a folder.
 pub fn cgroup_of(pid: u32) -> Option<PathBuf> {
-    seen(&proc_path(pid, "cgroup"))
+    find(&groups_of(pid)?, cgroup2_mounts()?)
+}
+
+/// The lines of `/proc/self/mountinfo` about control groups, read once: an observation asks for the group of each
+/// process that holds memory of a GPU, and a host of containers has thousands of mounts. `None` while there are no such
+/// lines.
+fn cgroup2_mounts() -> Option<&'static str> {
+    static MOUNTS: OnceLock<String> = OnceLock::new();
+    if let Some(known) = MOUNTS.get() {
+        return Some(known);
+    }
+    let all = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let lines = all.split_inclusive('\n');
+    let of_groups: String = lines.filter(|line| line.contains(CGROUP2)).collect();
+    (!of_groups.is_empty()).then(|| MOUNTS.get_or_init(|| of_groups).as_str())
 }
 
 /// Types of the file systems of control groups, from `linux/magic.h`.
@@ -297,10 +319,7 @@ fn seen(groups: &Path) -> Option<PathBuf> {
 fn find(groups: &str, mounts: &str) -> Option<PathBuf> {
     let group = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     mounts.lines().find_map(|line| {
-        let (place, kind) = line.split_once(" - ")?;
-        if !kind.starts_with("cgroup2 ") {
-            return None;
-        }
+        let (place, _) = line.split_once(CGROUP2)?;
         let mut fields = place.split(' ').skip(3);
         let (root, at) = (fields.next()?, fields.next()?);
         let below = Path::new(group).strip_prefix(root).ok()?;
@@ -344,12 +363,12 @@ impl Cgroup {
     /// The one of the notification of this job.
     pub fn of_notice(stem: &Path, job: JobId) -> PathBuf {
         let mut name = Self::of(stem, job).into_os_string();
-        name.push("-notice");
+        name.push(NOTICE);
         name.into()
     }
 
-    /// Makes the group, unless the daemon has, and opens the way into it and back. Done before anything is mounted: what a path leads to
-    /// afterwards is another matter.
+    /// Makes the group, unless the daemon has, and opens the way into it and back. Done before anything is mounted:
+    /// what a path leads to afterwards is another matter.
     ///
     /// # Errors
     /// When it cannot be made or opened.

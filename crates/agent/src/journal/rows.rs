@@ -252,12 +252,11 @@ pub fn allocation(row: &Row<'_>) -> rusqlite::Result<(JobId, Allocation)> {
         _ => None,
     };
     let enforcement = row.get::<_, Option<String>>(13)?;
-    let enforcement = match (enforcement.as_deref(), &grant.mig) {
-        (Some(name), _) => {
+    let enforcement = match enforcement.as_deref() {
+        Some(name) => {
             Enforcement::from_name(name).ok_or_else(|| wrong(13, "no enforcement".into()))?
         }
-        (None, Some(_)) => Enforcement::Mig,
-        (None, None) => Enforcement::Limiter,
+        None => Enforcement::without_driver(&grant),
     };
     let holding = Allocation {
         grant,

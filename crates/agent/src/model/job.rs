@@ -172,10 +172,7 @@ impl Job {
                 grant: grant.clone(),
                 goal: None,
                 stats: AllocationStats::default(),
-                enforcement: match grant.mig {
-                    Some(_) => Enforcement::Mig,
-                    None => Enforcement::Limiter,
-                },
+                enforcement: Enforcement::without_driver(grant),
             })
             .collect();
         self.attempt += 1;

@@ -1,8 +1,10 @@
-//! Enforcement: what holds a slice's memory limit. The set is closed; each GPU and driver has one of them in force.
+//! Enforcement backends: the limiter, the driver or a MIG instance holds a slice's memory limit. The set is closed;
+//! each GPU and driver has one of them in force.
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::isolation::Isolation;
+use crate::model::slice::Grant;
 
 /// What holds the memory limit of a slice.
 #[derive(
@@ -22,6 +24,14 @@ pub enum Enforcement {
 
 impl Enforcement {
     pub const ALL: [Self; 3] = [Self::Limiter, Self::Driver, Self::Mig];
+
+    /// What holds the limit of a grant where the driver holds none of its own.
+    pub fn without_driver(grant: &Grant) -> Self {
+        match grant.mig {
+            Some(_) => Self::Mig,
+            None => Self::Limiter,
+        }
+    }
 
     /// The word for it in JSON, metrics and the journal.
     pub fn name(self) -> &'static str {

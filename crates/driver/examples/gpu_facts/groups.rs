@@ -1,4 +1,5 @@
-//! The driver's own limit of a control group: whether it can be set here, where it refuses, what it counts and shows.
+//! NVML's memory limit of a control group (cgroup): whether it can be set here, where it refuses, what it counts and
+//! shows.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,11 +11,12 @@ use serde_json::{Value, json};
 use crate::Answer;
 use crate::gpu::{Failure, Gpu, NotAvailable, cu};
 
-/// Several times a context, so that most of it is allocations; half of it is tried as a lower limit. Double would not fit on
-/// small GPUs.
+/// Several times a context, so that most of it is allocations; half of it is tried as a lower limit. Double would not
+/// fit on small GPUs.
 const LIMIT: u64 = 4 << 30;
 
-/// What the driver is asked for at a time: its large page (2 MiB). A larger step would not show where exactly it refuses.
+/// What the driver is asked for at a time: its large page (2 MiB). A larger step would not show where exactly it
+/// refuses.
 const STEP: u64 = 2 << 20;
 
 /// A group below that of this process, removed with this value.
@@ -92,10 +94,7 @@ pub fn memory_limits() -> Answer {
     for block in blocks.iter().copied() {
         cu!(gpu, cuMemFree_v2(block))?;
     }
-    set(MemoryLimits {
-        soft: 0,
-        hard: None,
-    })?;
+    set(MemoryLimits::NONE)?;
     let cleared = device.memory_limits(&group.folder)?.0;
     let shown = |limits: MemoryLimits| json!({"soft": limits.soft, "hard": limits.hard});
     Ok(json!({

@@ -1,6 +1,7 @@
-//! The driver's own limit of a control group's memory on a GPU, since r615 (CUDA 13.4).
+//! NVML's memory limits of a control group (cgroup) on a GPU, since r615 (CUDA 13.4).
 //!
-//! Source: NVIDIA, "MPS v3 Memory Partitioning", and `nvmlDeviceSetMemoryLimits_v1` in nvml.h. Not verified on hardware.
+//! Source: NVIDIA, "MPS v3 Memory Partitioning", and `nvmlDeviceSetMemoryLimits_v1` in nvml.h. Not verified on
+//! hardware.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;

@@ -1,11 +1,12 @@
-//! The driver's own limits of control groups: setting and reading them, what counts, groups below groups, processes that
-//! move or die.
+//! The driver's own limits of control groups: setting and reading them, what counts, groups below groups, processes
+//! that move or die.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::graph_memory;
 use crate::machine::{Client, MIB, Machine};
+use crate::share::shareable_pool;
 use divvy_driver::sys::cuda::*;
 use divvy_driver::sys::nvml::*;
 
@@ -497,8 +498,8 @@ fn a_parent_groups_limit_bounds_limited_children_under_dmem_alone() {
         }
         one.ok(&["cuMemAlloc_v2 &a 67108864"]);
         // A group without a limit of its own is bounded by the nearest one above. Hazard 7 says of Docker's new groups
-        // that the parent's limit does not reach them: they read and show none, and that is kept here. That the parent's
-        // counter holds them all the same is inferred from the kernel's DMEM controller.
+        // that the parent's limit does not reach them: they read and show none, and that is kept here. That the
+        // parent's counter holds them all the same is inferred from the kernel's DMEM controller.
         let room = if nests { 0 } else { CONTEXT + 64 * MIB };
         assert_eq!(node.figures(&plain).1, u64::MAX);
         assert_eq!(allocate(&mut two, "b", room + 2 * MIB), OUT_OF_MEMORY);
@@ -598,22 +599,8 @@ fn an_exported_pool_is_charged_to_its_makers_group() {
     let (old, new) = (groups.make("old"), groups.make("new"));
     let mut node = Node::new(&groups.config("dmem"));
     let mut client = node.started_in(&old);
-    client.set(
-        "properties",
-        CUmemPoolProps {
-            allocType: CUmemAllocationType::PINNED,
-            handleTypes: CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR,
-            location: CUmemLocation {
-                type_: CUmemLocationType::DEVICE,
-                id: 0,
-            },
-            ..Default::default()
-        },
-    );
-    client.ok(&[
-        "cuMemPoolCreate &pool &properties",
-        "cuMemAllocFromPoolAsync &a 33554432 $pool 0",
-    ]);
+    shareable_pool(&mut client);
+    client.ok(&["cuMemAllocFromPoolAsync &a 33554432 $pool 0"]);
     enter(&client, &new);
     client.ok(&["cuMemAllocFromPoolAsync &b 33554432 $pool 0"]);
     assert_eq!(

@@ -266,7 +266,8 @@ fn importers_can_be_shown_with_what_they_import() {
     assert_eq!(free - importer.memory().0, 4 * MIB);
 }
 
-fn shareable_pool(client: &mut Client) {
+/// Makes a memory pool that can be exported, as `$pool`.
+pub fn shareable_pool(client: &mut Client) {
     client.set(
         "properties",
         CUmemPoolProps {

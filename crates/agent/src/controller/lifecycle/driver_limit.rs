@@ -1,19 +1,23 @@
-//! The driver's limit of a job: asked for between the job's slice and its program, and taken off with its slice.
+//! The driver's memory limit of a job's control group (cgroup, through NVML): set after the job's slice is ready and
+//! before its program starts, and taken off with its slice.
 //!
 //! ```text
 //! journal ──► slice ──► GPU's thread: group, set, read ──► report ──► supervisor
 //!                              │ refused
-//!                              └──► the GPU has the limiter alone; the job returns to its queue
+//!                              ├──► the GPU has the limiter alone, and the job starts with it
+//!                              └──► where the driver's limit is demanded, the job returns to its queue
 //! ```
 //! A daemon may die at each arrow. The next one finds the job without a supervisor and places it anew, or finds it
 //! running in its group and asks for the same limit again. Groups without a job lose their limit and go.
 //! The group of a container or of a pod is not the daemon's: it is found with the container's first process.
 
+use std::cell::LazyCell;
 use std::path::{Component, Path, PathBuf};
 
 use divvy_core::{Bytes, Enforcement, EnforcementPolicy, GpuUuid, Isolation, JobId};
 use divvy_driver::nvml::memory_limits::MemoryLimits;
 
+use crate::controller::active_set;
 use crate::controller::actuators::Actuators;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
@@ -22,7 +26,6 @@ use crate::controller::runtime::Shortage;
 use crate::controller::state::driver_limits::MOST_GROUPS;
 use crate::controller::state::{GpuState, Jobs, State};
 use crate::gpu::driver_limit::{LimitTask, NoDriverLimit};
-use crate::gpu::mig::MigCommand;
 use crate::host::cgroup::{self, Cgroup};
 use crate::host::clock::{Instant, now};
 use crate::journal::StoreError;
@@ -32,6 +35,11 @@ impl Job {
     /// Its processes are born in a group that the daemon makes.
     fn has_own_group(&self) -> bool {
         self.spec.container.is_none() && self.claim().is_none()
+    }
+
+    /// Its program may start only in a group that the driver limits.
+    pub(in crate::controller) fn needs_limited_group(&self) -> bool {
+        self.has_own_group() && self.driver_limits().next().is_some()
     }
 
     /// What is to hold each of its limits: the driver's own limit needs a control group of the job's, or of its
@@ -44,9 +52,8 @@ impl Job {
             let mut devices = gpus.devices.iter();
             let device = devices.find(|device| device.gpu.uuid == grant.gpu);
             allocation.enforcement = match device {
-                _ if grant.mig.is_some() => Enforcement::Mig,
-                Some(device) if has_group => device.gpu.enforcement,
-                _ => Enforcement::Limiter,
+                Some(device) if has_group && grant.mig.is_none() => device.gpu.enforcement,
+                _ => Enforcement::without_driver(grant),
             };
         }
     }
@@ -70,8 +77,8 @@ impl Job {
     }
 }
 
-/// What the driver is to limit of a job in a group of its own: without the limiter, a program finds all GPUs of the machine,
-/// so it gets nothing of the others.
+/// What the driver is to limit of a job in a group of its own: without the limiter, a program finds all GPUs of the
+/// machine, so it gets nothing of the others.
 fn walls(job: &Job, gpus: &GpuState) -> Vec<(GpuUuid, Bytes)> {
     let mut walls: Vec<(GpuUuid, Bytes)> = job.driver_limits().collect();
     if walls.is_empty() {
@@ -261,49 +268,48 @@ fn refused(
 /// After an observation: asks for the limits of containers' and pods' groups as their processes are found, again for
 /// what the driver has not taken, and at times for all, which another program or a reload of the driver may have
 /// dropped.
-pub(in crate::controller) fn follow(jobs: &mut Jobs, fx: &mut Effects) {
+pub(in crate::controller) fn follow(jobs: &mut Jobs, fx: &mut Effects, io: &Io) {
     fx.mig_commands.extend(jobs.limits.due_checks());
-    let mut found: Vec<(JobId, PathBuf)> = Vec::new();
-    let mut resized: Vec<(JobId, GpuUuid, Bytes)> = Vec::new();
-    for (id, active) in &jobs.active {
-        if jobs.limits.count(*id) > 0 {
-            let limits = active.job.driver_limits();
-            resized.extend(limits.map(|(gpu, memory)| (*id, gpu, memory)));
-        }
-        if active.job.has_own_group() || active.job.driver_limits().next().is_none() {
-            continue;
-        }
-        if let Some(group) = active.job.end_group() {
-            found.push((*id, group.to_owned()));
-            continue;
-        }
-        let groups = active.members().iter().map(|process| process.pid);
-        found.extend(groups.filter_map(|pid| Some((*id, container_group(pid)?))));
-    }
-    for (id, gpu, memory) in resized {
-        fx.mig_commands.extend(jobs.limits.resize(id, &gpu, memory));
-    }
-    for (id, group) in found {
-        let Some(active) = jobs.active.get(&id) else {
-            continue;
-        };
-        if jobs.limits.count(id) >= MOST_GROUPS {
-            continue;
-        }
+    let mut limited = Vec::new();
+    let own = LazyCell::new(cgroup::own);
+    active_set::for_each_active(jobs, io, |id, active| {
         let limits: Vec<_> = active.job.driver_limits().collect();
-        let commands: Vec<MigCommand> = limits
-            .iter()
-            .filter_map(|(gpu, memory)| jobs.limits.want(id, &group, false, gpu, Some(*memory)))
-            .collect();
-        fx.mig_commands.extend(commands);
+        if limits.is_empty() {
+            return;
+        }
+        let found = match active.job.end_group() {
+            _ if active.job.has_own_group() => Vec::new(),
+            Some(group) => vec![group.to_owned()],
+            None => {
+                let members = active.members().iter();
+                let groups =
+                    members.filter_map(|process| container_group(process.pid, own.as_deref()));
+                groups.collect()
+            }
+        };
+        limited.push((id, limits, found));
+    });
+    for (id, limits, found) in limited {
+        for (gpu, memory) in &limits {
+            fx.mig_commands.extend(jobs.limits.resize(id, gpu, *memory));
+        }
+        for group in found {
+            if jobs.limits.count(id) >= MOST_GROUPS {
+                break;
+            }
+            for (gpu, memory) in &limits {
+                let command = jobs.limits.want(id, &group, false, gpu, Some(*memory));
+                fx.mig_commands.extend(command);
+            }
+        }
     }
 }
 
-/// The group of a container's process; `None` for the daemon's own, the root, and one outside this namespace.
-fn container_group(pid: u32) -> Option<PathBuf> {
+/// The group of a container's process; `None` for the daemon's `own`, the root, and one outside this namespace.
+fn container_group(pid: u32, own: Option<&Path>) -> Option<PathBuf> {
     let group = cgroup::cgroup_of(pid)?;
     let is_outside = group.components().any(|part| part == Component::ParentDir);
-    let is_ours = cgroup::own().is_none_or(|own| own.starts_with(&group));
+    let is_ours = own.is_none_or(|own| own.starts_with(&group));
     (!is_outside && !is_ours).then_some(group)
 }
 
@@ -312,8 +318,8 @@ pub(in crate::controller) fn take_off(jobs: &mut Jobs, fx: &mut Effects, id: Job
     fx.mig_commands.extend(jobs.limits.clear(id));
 }
 
-/// At the daemon's start: takes over the limits of jobs that may run, which the first observation sets again, and removes
-/// groups without a job.
+/// At the daemon's start: takes over the limits of jobs that may run, which the first observation sets again, and
+/// removes groups without a job.
 pub(in crate::controller) fn resume(
     state: &mut State,
     fx: &mut Effects,
@@ -375,7 +381,8 @@ mod tests {
 
     #[test]
     fn the_group_of_a_containers_process_is_limited_and_the_daemons_own_is_not() {
-        assert_eq!(container_group(std::process::id()), None);
+        let own = cgroup::own();
+        assert_eq!(container_group(std::process::id(), own.as_deref()), None);
         let (Some(root), true) = (cgroup2_root(), rustix::process::geteuid().is_root()) else {
             eprintln!("SKIPPED: it takes root and control groups of version 2");
             return;
@@ -385,7 +392,7 @@ mod tests {
         let mut sleep = std::process::Command::new("sleep");
         let mut container = sleep.arg("60").spawn().unwrap();
         std::fs::write(group.join("cgroup.procs"), container.id().to_string()).unwrap();
-        let found = container_group(container.id());
+        let found = container_group(container.id(), own.as_deref());
         container.kill().unwrap();
         container.wait_bounded().unwrap();
         divvy_testkit::until("the group is empty", || std::fs::remove_dir(&group).is_ok());

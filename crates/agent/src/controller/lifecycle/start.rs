@@ -135,7 +135,6 @@ fn try_prepare(
         }
         None => None,
     };
-    let is_plain = container.is_none();
     let spec = LaunchSpec {
         job: id.to_string(),
         command: job.spec.command.clone(),
@@ -167,7 +166,7 @@ fn try_prepare(
                 tasks: None,
             },
         },
-        needs_group: is_plain && job.driver_limits().next().is_some(),
+        needs_group: job.needs_limited_group(),
         replica: Some(io.store.replica(id)?),
     };
     dir.write_spec(&spec)?;
@@ -318,7 +317,8 @@ pub(in crate::controller) fn overheads(devices: &[Device], grants: &[Grant]) -> 
         let mut devices = devices.iter();
         let device = devices.find(|device| device.gpu.uuid == grant.gpu);
         device.map_or(most.unwrap_or_default(), |device| {
-            // What is assumed may be more than the driver counts, and the limiter refuses nothing that the driver grants.
+            // What is assumed may be more than the driver counts, and the limiter refuses nothing that the driver
+            // grants.
             let is_assumed = device.gpu.context == Bytes::ZERO;
             match is_assumed && device.driver_limit.is_ok() {
                 true => Bytes::ZERO,

@@ -1,4 +1,4 @@
-//! The control groups in which the driver limits jobs: what was asked of the driver, and what is in force.
+//! The driver's memory limits of control groups (cgroups): what NVML was asked for, and what is in force.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,9 +15,9 @@ use crate::host::clock::Instant;
 /// more than any pod of a claim was seen with; double would let a job that makes groups cost the driver twice as much.
 pub const MOST_GROUPS: usize = 16;
 
-/// How often the limits in force are set again: a manager of control groups that turns the controller of device memory off,
-/// or a reload of the driver, drops them silently. Each takes three calls of the driver, so half would double these; the
-/// limiter holds the job meanwhile.
+/// How often the limits in force are set again: a manager of control groups that turns the controller of device memory
+/// off, or a reload of the driver, drops them silently. Each takes three calls of the driver, so half would double
+/// these; the limiter holds the job meanwhile.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// All of them, by folder.

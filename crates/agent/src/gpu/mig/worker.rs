@@ -280,10 +280,13 @@ impl Worker {
 
     /// Carries a command out at once.
     pub fn execute(&self, task: MigTask) -> MigOutcome {
-        // Without the lock the worker does nothing.
-        let lock = lock(&self.lock).map_err(|error| {
-            MigOpError::Stuck(format!("cannot lock {}: {error}", self.lock.display()))
-        });
+        // Without the lock the worker changes no instance. The driver's limits need no lock: each daemon has groups of
+        // its own.
+        let lock = || {
+            lock(&self.lock).map_err(|error| {
+                MigOpError::Stuck(format!("cannot lock {}: {error}", self.lock.display()))
+            })
+        };
         let device = || -> Result<Box<dyn Gpu + '_>, MigOpError> {
             let device = self.source.device(&self.gpu);
             device.map_err(|error| MigOpError::Stuck(error_chain(&error)))
@@ -294,7 +297,7 @@ impl Worker {
                 generation,
                 size,
             } => {
-                let begun = lock.and_then(|lock| Ok((lock, device()?)));
+                let begun = lock().and_then(|lock| Ok((lock, device()?)));
                 let result =
                     begun
                         .map_err(MigOpError::before_anything)
@@ -316,7 +319,7 @@ impl Worker {
                     reach("mig.reuse.begin");
                     operations::is_clean(&*device()?, slot.placement, &made)
                 };
-                let result = lock.and_then(check);
+                let result = lock().and_then(check);
                 MigOutcome::Checked {
                     slot,
                     generation,
@@ -331,7 +334,7 @@ impl Worker {
                 let unmake = |_lock| {
                     operations::destroy_instance(&*device()?, slot.placement, made.as_ref())
                 };
-                let result = lock.and_then(unmake);
+                let result = lock().and_then(unmake);
                 MigOutcome::Destroyed {
                     slot,
                     generation,
@@ -340,7 +343,7 @@ impl Worker {
             }
             MigTask::SetMode { on } => {
                 let set = |_lock| operations::set_mode(&*device()?, on);
-                let result = lock.and_then(set);
+                let result = lock().and_then(set);
                 MigOutcome::ModeSet { on, result }
             }
             MigTask::Limit(task) => {

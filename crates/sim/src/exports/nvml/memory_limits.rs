@@ -1,5 +1,5 @@
-//! Limits of a control group's memory on a GPU, which the driver enforces, since r615 (nvml.h; NVIDIA, "MPS v3 Memory
-//! Partitioning").
+//! NVML's memory limits of a control group (cgroup), which the driver enforces, since r615 (nvml.h; NVIDIA, "MPS v3
+//! Memory Partitioning").
 
 use super::scope::undivided;
 use super::setting::permitted;
