@@ -90,8 +90,8 @@ pub fn refuses(divvy: &mut Command, python: &Path, place: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The wheel for another architecture. pip of this machine refuses its platform, and with `--target` drops its libraries; so
-/// it gets the same file under a name for any platform.
+/// The wheel for another architecture. pip of this machine refuses its platform, and with `--target` drops its
+/// libraries; so it gets the same file under a name for any platform.
 fn foreign_wheel(platform: &Platform, dist: &Path, place: &Path, python: &Path) -> Result<()> {
     let wheel = shipped_file(dist, "divvy_gpu-", ".whl")?;
     let any = place.join(format!("divvy_gpu-{VERSION}-py3-none-any.whl"));

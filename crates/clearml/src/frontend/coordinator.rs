@@ -25,8 +25,8 @@ use crate::server::{Task, Worker, now_ms};
 use crate::slot::{is_slot_of, slot_id};
 use crate::{Error, StopSignal, Ties};
 
-/// Tasks of a queue that the front end reads where each project has its own turn. More than enough for the turns of some ten
-/// projects; a queue of thousands would be read at each poll otherwise.
+/// Tasks of a queue that the front end reads where each project has its own turn. More than enough for the turns of
+/// some ten projects; a queue of thousands would be read at each poll otherwise.
 const LOOKED_AT: usize = 256;
 
 /// How far back a starting daemon looks for slots of its own on the server's list, seconds: an entry lives `TIMEOUT`

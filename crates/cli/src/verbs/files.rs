@@ -18,8 +18,8 @@ use crate::args::OpenMode;
 use crate::error_output::usage;
 use crate::output::{Stop, print as put, say};
 
-/// The interval at which the client polls a file that grows. A tenth of a second is as fast as a reader sees; a shorter one would wake
-/// the process for nothing new.
+/// The interval at which the client polls a file that grows. A tenth of a second is as fast as a reader sees; a shorter
+/// one would wake the process for nothing new.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// How long one question for the job's end may take.

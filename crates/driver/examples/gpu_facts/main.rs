@@ -5,7 +5,8 @@
 //! gpu_facts FACT            measures it in this process, which should be fresh: one JSON object; exits with 69 where it cannot be had
 //! ```
 //! `cargo xtask gpu` runs all of them and writes a report; docs/hardware.md says what was found on which hardware. Nothing here
-//! changes a setting of a GPU; memory is taken and given back, and `memory_limits` limits a control group of its own alone.
+//! changes a setting of a GPU; memory is taken and given back, and `memory_limits` limits a control group of its own
+//! alone.
 
 mod arrays;
 mod costs;

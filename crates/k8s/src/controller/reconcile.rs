@@ -29,8 +29,8 @@ use crate::base::cluster::{chain, error_message};
 use crate::base::metrics::controller::{METRICS, Object, WaitingPods};
 use crate::base::slices;
 
-/// The shortest interval between two rounds of the controller. A burst of events becomes one round; a longer pause would
-/// delay the start of pods.
+/// The shortest interval between two rounds of the controller. A burst of events becomes one round; a longer pause
+/// would delay the start of pods.
 const PAUSE: Duration = Duration::from_millis(500);
 /// And everything at least so often: time itself removes templates.
 const ROUND: Duration = Duration::from_secs(30);

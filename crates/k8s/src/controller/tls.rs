@@ -27,8 +27,8 @@ use crate::base::cluster::{chain, error_message};
 use crate::base::metrics::controller::METRICS;
 use crate::base::server::ServingCert;
 
-/// The interval at which the controller checks certificate and configuration; a change of the latter wakes it at once. A
-/// certificate has a year, so a minute only bounds how long a deleted Secret is missed; each check is three reads.
+/// The interval at which the controller checks certificate and configuration; a change of the latter wakes it at once.
+/// A certificate has a year, so a minute only bounds how long a deleted Secret is missed; each check is three reads.
 const ROUND: Duration = Duration::from_secs(60);
 /// After a failure. The webhook refuses pods until it works, so soon; not at once, as the API server may be starting.
 const AGAIN: Duration = Duration::from_secs(2);

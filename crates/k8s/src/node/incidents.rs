@@ -38,8 +38,8 @@ const BEFORE: SignedDuration = SignedDuration::from_secs(60);
 /// Claims and reasons of which news waits; a node has a few claims, each with two reasons. So more would need a fault;
 /// the oldest is dropped then.
 const MOST: usize = 1024;
-/// Pods of a claim that get an event; a claim may be of 256 (`ResourceClaimReservedForMaxSize`). Each event is a call, so
-/// 256 would hold up the API server for one fault.
+/// Pods of a claim that get an event; a claim may be of 256 (`ResourceClaimReservedForMaxSize`). Each event is a call,
+/// so 256 would hold up the API server for one fault.
 const MOST_PODS: usize = 16;
 /// Bytes of a note: an event has 1,024 at most (`NoteLengthLimit`, events.k8s.io/v1).
 const MOST_TEXT: usize = 1000;

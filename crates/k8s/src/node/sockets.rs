@@ -19,8 +19,8 @@ use tonic::transport::Server;
 
 /// How often a socket's file is looked at: a look is one call, and kubelet is to find a plugin again within 5 s.
 const LOOK: Duration = Duration::from_secs(1);
-/// The time for calls that run at SIGTERM. kubelet kills a pod after 30 s by default, so a third of that leaves room for
-/// the rest of the shutdown.
+/// The time for calls that run at SIGTERM. kubelet kills a pod after 30 s by default, so a third of that leaves room
+/// for the rest of the shutdown.
 const LAST_CALLS: Duration = Duration::from_secs(10);
 
 /// Removes the sockets of a folder that no process listens on, as a driver leaves them that was killed with SIGKILL.

@@ -1,5 +1,5 @@
-//! The driver's own limit of control groups (a simulated driver 615): in force before a job's program, on every way past the
-//! limiter, after resizes and crashes, and gone with the job.
+//! The driver's own limit of control groups (a simulated driver 615): in force before a job's program, on every way
+//! past the limiter, after resizes and crashes, and gone with the job.
 
 use std::fs;
 use std::path::{Path, PathBuf};

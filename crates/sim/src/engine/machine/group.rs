@@ -1,4 +1,4 @@
-//! Control groups: the driver's own limit of a group's memory on each GPU, since r615.
+//! Control groups (cgroups): the driver's own memory limit of a group on each GPU, since r615.
 //!
 //! A row is a group's folder, known by its inode, with the row of the group above it. What a process was charged stands
 //! in its slot, and what processes share in the share, each with the group; the sums are computed on every question, so
@@ -20,8 +20,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 
-/// Groups that are limited, hold memory or lie above such a one. Four for each process slot leave room for a group of its
-/// own and those above it; a real driver's bound is unknown.
+/// Groups that are limited, hold memory or lie above such a one. Four for each process slot leave room for a group of
+/// its own and those above it; a real driver's bound is unknown.
 pub const GROUPS: usize = 4096;
 
 /// The longest path of a group's folder: a Kubernetes container's has about 200 bytes.
@@ -244,8 +244,8 @@ impl Locked<'_> {
         free
     }
 
-    /// Frees a row without memory and without groups below it, of a group whose folder is gone or that has no limit. The
-    /// soft limits of a deleted group stay with the group above it.
+    /// Frees a row without memory and without groups below it, of a group whose folder is gone or that has no limit.
+    /// The soft limits of a deleted group stay with the group above it.
     fn forget_group(&self, keep: GroupId) -> Option<usize> {
         let gpus = 0..self.gpu_count();
         let charges = gpus.flat_map(|gpu| self.charges(gpu, ProcessSlot::is_live));

@@ -13,8 +13,8 @@ use crate::engine::objects::result::Done;
 use crate::engine::process::Process;
 use divvy_driver::sys::cuda::{CUprocessState, CUresult};
 
-/// The interval at which the caller polls a target: no event says that it goes on after a stop, or that its work is done. A
-/// longer one would show in a test's time, and a shorter one would be busy waiting.
+/// The interval at which the caller polls a target: no event says that it goes on after a stop, or that its work is
+/// done. A longer one would show in a test's time, and a shorter one would be busy waiting.
 const LOOK_AGAIN_NS: u64 = 2_000_000;
 
 /// A process with CUDA that is not ours to run: its identity, and its slot.
