@@ -42,6 +42,9 @@ const SUPERVISOR: &str = "DIVVY_SUPERVISOR";
 const SWITCH: &str = "DIVVY_SHIM";
 const REMEDY: &str = "start the program with `divvy run`";
 
+/// Whether the driver was given instances of divided GPUs alone, so that each of its devices is one.
+static INSTANCES_ALONE: AtomicBool = AtomicBool::new(false);
+
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(null_mut());
 
 pub struct Process {
@@ -64,10 +67,16 @@ pub struct Refusal {
 
 impl Refusal {
     /// Whether it is not about a device: what has no slice may be a job on a MIG device. The driver holds such a job to its instance, so it has no
-    /// slice, and the limiter is in it all the same where it is in every program of a machine or of an image.
+    /// slice. The limiter is in it for the numbers of its instances, or because it is in every program of a machine or of an image.
     pub fn spares(&self, device: Option<CUdevice>) -> bool {
-        self.without_slice && device.is_some_and(device::is_instance)
+        self.without_slice
+            && (INSTANCES_ALONE.load(Relaxed) || device.is_some_and(device::is_instance))
     }
+}
+
+/// The driver initialises with a list of instances alone.
+pub fn shows_instances_alone() {
+    INSTANCES_ALONE.store(true, Relaxed);
 }
 
 /// This process's standing, found out now if it was not before.

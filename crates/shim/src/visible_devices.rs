@@ -24,6 +24,9 @@ const VISIBLE: &CStr = c"CUDA_VISIBLE_DEVICES";
 /// The UUIDs, which the daemon sets beside the numbers.
 const GRANTED: &CStr = c"NVIDIA_VISIBLE_DEVICES";
 
+/// Set in each program of a job of Divvy's.
+const JOB: &CStr = c"DIVVY_JOB_ID";
+
 /// It has [`BY_DRIVER`] where an engine brought the process into its slice and shows GPUs in its own way.
 const NUMBERING: &CStr = c"DIVVY_NUMBERING";
 const BY_DRIVER: &CStr = c"driver";
@@ -45,6 +48,9 @@ pub fn init<F>(real: Real<'_, F>, _flags: c_uint) -> CUresult {
     let Ok(list) = CString::new(list) else {
         return real.call();
     };
+    if gpus.iter().all(|gpu| is_instance(gpu)) {
+        process::shows_instances_alone();
+    }
     if given.as_deref() == Some(&list) {
         return real.call();
     }
@@ -65,7 +71,10 @@ fn numbered_gpus() -> Option<Vec<String>> {
     if variable(NUMBERING).as_deref() == Some(BY_DRIVER) {
         return None;
     }
-    let Ok(slice) = process::open(&process::slice_folder()?) else {
+    let Some(folder) = process::slice_folder() else {
+        return instances();
+    };
+    let Ok(slice) = process::open(&folder) else {
         return granted_gpus();
     };
     let gpus = slice.gpus().iter().map(|gpu| uuid_text(&gpu.uuid));
@@ -82,6 +91,12 @@ fn granted_gpus() -> Option<Vec<String>> {
         .map(str::to_owned)
         .collect();
     gpus.iter().all(|gpu| is_uuid(gpu)).then_some(gpus)
+}
+
+/// A job's MIG instances. The driver holds such a job to its instance, so it has no slice: its variables alone name them.
+fn instances() -> Option<Vec<String>> {
+    variable(JOB)?;
+    granted_gpus().filter(|gpus| gpus.iter().all(|gpu| is_instance(gpu)))
 }
 
 /// The UUID as NVML and the driver's variable have it.
@@ -144,7 +159,11 @@ fn hides_on_purpose(entry: &str) -> bool {
 }
 
 fn is_uuid(entry: &str) -> bool {
-    entry.starts_with("GPU-") || entry.starts_with("MIG-")
+    entry.starts_with("GPU-") || is_instance(entry)
+}
+
+fn is_instance(uuid: &str) -> bool {
+    uuid.starts_with("MIG-")
 }
 
 /// Says, once in this process, which entry hides GPUs of the job.

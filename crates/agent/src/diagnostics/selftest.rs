@@ -197,12 +197,15 @@ fn simulated() -> Option<String> {
     models.filter(|models| !models.is_empty())
 }
 
-/// In which form the limiter is in this process's programs.
+/// In which form the limiter limits this process's programs. On a MIG instance the preload has no slice, and limits
+/// nothing.
 fn form() -> Option<LimiterForm> {
     let preloads = std::env::var("LD_PRELOAD").unwrap_or_default();
     if Path::new(divvy_ledger::MOUNTED).exists() {
         Some(LimiterForm::Wrapper)
-    } else if preloads.split(':').any(|file| file.ends_with(PRELOAD)) {
+    } else if std::env::var_os("DIVVY_SLICE").is_some()
+        && preloads.split(':').any(|file| file.ends_with(PRELOAD))
+    {
         Some(LimiterForm::Preload)
     } else {
         None

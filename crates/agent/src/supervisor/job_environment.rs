@@ -13,7 +13,7 @@ pub struct JobEnvironment<'a> {
     pub queue: &'a QueueName,
     /// UUIDs of its GPUs, or of the MIG devices that are its parts of them.
     pub visible: &'a [String],
-    /// Its slice's folder; `None` where the hardware holds it, and there is no limiter.
+    /// Its slice's folder; `None` where the hardware holds it, and the limiter limits nothing.
     pub slice: Option<&'a Path>,
     pub preload: &'a Path,
     pub simulated: Option<&'a Simulated>,
@@ -22,20 +22,30 @@ pub struct JobEnvironment<'a> {
 /// The limiter's variable that has `driver` where an engine numbers the GPUs itself (`shim/src/visible_devices.rs`).
 pub const NUMBERING: &str = "DIVVY_NUMBERING";
 
+/// The loader takes blanks as separators in `LD_PRELOAD` as well (ld.so(8)).
+const LOADER_SEPARATORS: &str = ": ";
+
 /// The variables of a program that the driver shows all GPUs of the machine: as [`for_job`], but `CUDA_VISIBLE_DEVICES`
-/// counts the slice's GPUs from 0, as scripts and programs do. The limiter tells the driver which GPUs they are; where
-/// there is none, the UUIDs stay.
+/// counts the job's GPUs from 0, as scripts and programs do. The limiter tells the driver which GPUs they are; for that it
+/// is loaded on MIG instances too, where it limits nothing.
 pub fn for_program(
     env: BTreeMap<String, String>,
     around: &JobEnvironment<'_>,
 ) -> BTreeMap<String, String> {
     let mut env = for_job(env, around);
-    if around.slice.is_some() {
+    if !around.visible.is_empty() {
         let numbers = (0..around.visible.len()).map(|number| number.to_string());
         let numbers = numbers.collect::<Vec<_>>().join(",");
         env.insert("CUDA_VISIBLE_DEVICES".to_owned(), numbers);
+        put_first(&mut env, "LD_PRELOAD", around.preload, LOADER_SEPARATORS);
     }
     env
+}
+
+/// Whether the program counts MIG instances, which only the limiter translates.
+pub fn counts_instances(env: &BTreeMap<String, String>) -> bool {
+    let begins = |name: &str| env.get(name).is_some_and(|list| list.starts_with("MIG-"));
+    begins("NVIDIA_VISIBLE_DEVICES") && !begins("CUDA_VISIBLE_DEVICES")
 }
 
 /// Adds the slice's variables to the submitted ones; what was submitted under these names is replaced, except that
@@ -57,16 +67,14 @@ pub fn for_job(
     }
     // Of a slice around this one.
     env.remove(NUMBERING);
-    // The loader takes blanks as separators as well (ld.so(8)).
-    let blanks = ": ";
     match around.slice {
         Some(slice) => {
             env.insert("DIVVY_SLICE".to_owned(), slice.display().to_string());
-            put_first(&mut env, "LD_PRELOAD", around.preload, blanks);
+            put_first(&mut env, "LD_PRELOAD", around.preload, LOADER_SEPARATORS);
         }
         None => {
             env.remove("DIVVY_SLICE");
-            remove_path(&mut env, "LD_PRELOAD", around.preload, blanks);
+            remove_path(&mut env, "LD_PRELOAD", around.preload, LOADER_SEPARATORS);
         }
     }
     env
@@ -150,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_counts_its_gpus_from_0_and_an_engine_that_hides_gpus_gets_uuids() {
+    fn a_program_counts_its_gpus_from_0_whatever_a_slice_around_it_does() {
         let visible = ["GPU-1".to_owned(), "GPU-2".to_owned()];
         let queue = QueueName::default_queue();
         let around = around(&visible, &queue, None);
@@ -159,12 +167,39 @@ mod tests {
         assert_eq!(env["CUDA_VISIBLE_DEVICES"], "0,1");
         assert_eq!(env["NVIDIA_VISIBLE_DEVICES"], "GPU-1,GPU-2");
         assert!(!env.contains_key(NUMBERING), "it was of a slice around");
+    }
+
+    #[test]
+    fn a_program_on_a_mig_instance_counts_from_0_and_has_the_limiter_without_a_slice() {
+        let visible = ["MIG-1".to_owned()];
+        let queue = QueueName::default_queue();
         let on_instance = JobEnvironment {
             slice: None,
-            ..around
+            ..around(&visible, &queue, None)
         };
-        let env = for_program(outer, &on_instance);
-        assert_eq!(env["CUDA_VISIBLE_DEVICES"], "GPU-1,GPU-2");
+        let outer = [
+            ("LD_PRELOAD".to_owned(), "/a.so".to_owned()),
+            ("DIVVY_SLICE".to_owned(), "/run/slices/2".to_owned()),
+        ];
+        let env = for_program(outer.clone().into(), &on_instance);
+        assert_eq!(env["CUDA_VISIBLE_DEVICES"], "0");
+        assert_eq!(env["NVIDIA_VISIBLE_DEVICES"], "MIG-1");
+        assert_eq!(env["LD_PRELOAD"], "/lib/libdivvy_preload.so:/a.so");
+        assert!(!env.contains_key("DIVVY_SLICE"));
+        assert!(counts_instances(&env));
+        assert!(!counts_instances(&for_job(outer.into(), &on_instance)));
+    }
+
+    #[test]
+    fn a_program_without_a_gpu_has_no_limiter() {
+        let queue = QueueName::default_queue();
+        let without = JobEnvironment {
+            slice: None,
+            ..around(&[], &queue, None)
+        };
+        let env = for_program(BTreeMap::new(), &without);
+        assert_eq!(env["CUDA_VISIBLE_DEVICES"], "");
+        assert!(!env.contains_key("LD_PRELOAD"));
     }
 
     #[test]
@@ -188,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_on_a_mig_instance_has_no_limiter_even_where_it_was_started_by_one_that_has() {
+    fn a_container_on_a_mig_instance_has_no_limiter_even_where_it_was_started_by_one_that_has() {
         let visible = ["MIG-1".to_owned()];
         let queue = QueueName::default_queue();
         let around = JobEnvironment {

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{WaitOptions, waitpid};
 
 use super::injection;
+use super::job_environment;
 use super::resolve_program::{self, LaunchError};
 use crate::exec::terminal;
 use crate::host::cgroup::{Cgroup, CgroupEntry, CgroupStatus};
@@ -135,7 +136,11 @@ impl<'a> Launcher<'a> {
     /// Gets the job its limiter, if it is to have one.
     fn inject_limiter(&mut self) -> Result<(), LaunchError> {
         let Some(wish) = &self.spec.limiter else {
-            return Ok(());
+            return if job_environment::counts_instances(&self.env) {
+                resolve_program::check_preload(&self.env)
+            } else {
+                Ok(())
+            };
         };
         let limiter = injection::inject(wish, &mut self.env, self.spec.user.as_ref())?;
         if limiter.form == InjectionMode::Preload {

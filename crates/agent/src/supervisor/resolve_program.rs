@@ -54,7 +54,7 @@ pub fn check_preload(env: &BTreeMap<String, String>) -> Result<(), LaunchError> 
     access(file, Access::READ_OK).map_err(|errno| LaunchError {
         code: 125,
         message: format!(
-            "cannot read the limiter {file} ({}), so the limits of the slice would not apply to the program",
+            "cannot read the limiter {file} ({}), which keeps the program in its slice or on its MIG instance",
             io::Error::from(errno)
         ),
     })

@@ -3,9 +3,11 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use divvy_api::v1::{Job, JobState};
 use divvy_e2e::{Home, MIB, until};
+use divvy_testkit::compiled;
 use serde_json::Value;
 
 /// A home whose GPU 0 is in MIG mode; `None` where these tests may not change it: only root divides a GPU, as on real ones.
@@ -103,6 +105,99 @@ fn four_gibibytes_get_the_smallest_instance_while_neighbours_run() {
     for (job, gate) in [(&small, "small"), (&quarter, "quarter"), (&large, "large")] {
         home.end(job, gate);
     }
+}
+
+/// A job on GPU 0's instance, beside a GPU 1 that is not its own.
+#[test]
+fn a_job_counts_its_instance_from_0_and_no_value_leads_to_another_gpu() {
+    let Some(home) = home("a100-40gb:2") else {
+        return;
+    };
+    let _daemon = home.daemon(&["--set", "on-bypass=kill"]);
+    let other = "echo $NVIDIA_VISIBLE_DEVICES";
+    let other = ["run", "-g", "1", "--", "sh", "-c", other];
+    let other = home.divvy(&other).ok().stdout.trim().to_owned();
+    assert!(other.starts_with("GPU-"), "{other}");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../clients/c/visible.c");
+    let program = compiled(&source, "visible", &[]).display().to_string();
+    let kept = home.submit(&["--mig-profile", "1g.5gb"], &["sleep", "1000"]);
+    let uuid = instance_uuid(&home.running(&kept));
+    let command = |values: &[&str]| {
+        let values = values.iter().map(|value| (*value).to_owned());
+        std::iter::once(program.clone())
+            .chain(values)
+            .collect::<Vec<_>>()
+    };
+    let beginning = &uuid[..9];
+    let rows = [
+        ("kept", "0", None),
+        ("unset", "unset", None),
+        ("0", "0", None),
+        (&uuid, &uuid, None),
+        (beginning, beginning, None),
+        ("0,1", "0,1", Some("1")),
+        ("1", "1", Some("1")),
+        (&other, &other, Some(other.as_str())),
+        ("none", "none", None),
+    ];
+    let values = rows.map(|(value, ..)| value);
+    let words = command(&values);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let job = home.submit(&["--mig-profile", "1g.5gb"], &words);
+    assert_eq!(home.ended(&job).exit_code, Some(0), "{}", home.log(&job));
+    let own = instance_uuid(&home.job(&job));
+    let inside = home.divvy(&[&["exec", &kept, "--"], &words[..]].concat());
+    for (front_end, printed, instance) in [
+        ("submit", home.log(&job), own),
+        ("exec", inside.ok().stdout, uuid.clone()),
+    ] {
+        assert_eq!(
+            printed.lines().count(),
+            rows.len(),
+            "{front_end}: {printed}"
+        );
+        for (line, (value, after, named)) in printed.lines().zip(&rows) {
+            let what = format!("{front_end}: {line}");
+            let is_hidden = match *value {
+                "kept" | "unset" | "0" | "0,1" => false,
+                // A UUID of the other job is not this one's.
+                value if value.starts_with("MIG-") => instance != uuid,
+                _ => true,
+            };
+            let (result, sees, got) = if is_hidden {
+                ("100", "", "-1")
+            } else {
+                ("0", &instance["MIG-".len()..], "0")
+            };
+            let sees = if is_hidden {
+                String::new()
+            } else {
+                format!("GPU-{sees}")
+            };
+            let begins = format!("{value}|{result}|{sees}|{got}|{after}|");
+            let said = line.strip_prefix(&begins);
+            let said = said.unwrap_or_else(|| panic!("{what}, not {begins}"));
+            match named {
+                Some(entry) => assert!(
+                    said.contains(&format!(
+                        ": {entry} is not a GPU of this job, which has GPU 0"
+                    )),
+                    "{what}"
+                ),
+                None if is_hidden && value.starts_with("MIG-") => {
+                    assert!(said.contains("is not a GPU of this job"), "{what}");
+                }
+                None => assert_eq!(said, "", "{what}"),
+            }
+        }
+    }
+    let events = home.items(&["events"]);
+    assert!(
+        events.iter().all(|event| event["kind"] != "bypass"),
+        "{events:?}"
+    );
+    assert_eq!(home.job(&kept).state, JobState::Running);
+    let _ = home.divvy(&["cancel", &kept]).ok();
 }
 
 #[test]

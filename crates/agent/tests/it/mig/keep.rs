@@ -6,11 +6,11 @@ use divvy_testkit::{Bounded as _, ended, in_state, log};
 use super::*;
 
 #[tokio::test]
-async fn a_job_sees_its_instance_alone_and_no_limiter() {
+async fn a_job_numbers_its_instance_and_has_no_slice() {
     let Some((home, client)) = divided() else {
         return;
     };
-    let script = "echo ${CUDA_VISIBLE_DEVICES} ${NVIDIA_VISIBLE_DEVICES} ${LD_PRELOAD-none} ${DIVVY_SLICE-none}";
+    let script = "echo ${CUDA_VISIBLE_DEVICES} ${NVIDIA_VISIBLE_DEVICES} ${LD_PRELOAD##*/} ${DIVVY_SLICE-none}";
     let job = client
         .submit(&on("3g.20gb", &["sh", "-c", script]))
         .await
@@ -21,7 +21,7 @@ async fn a_job_sees_its_instance_alone_and_no_limiter() {
     let device = there[0].device.clone().unwrap();
     assert_eq!(
         log(&client, &job.id).await.trim(),
-        format!("{device} {device} none none")
+        format!("0 {device} libdivvy_preload.so none")
     );
     let slice = &job.slices[0];
     assert_eq!(slice.enforcement, "mig");
@@ -305,7 +305,7 @@ async fn a_client_run_job_waits_for_its_instance() {
     let home = served("a100-40gb:1", ENABLED);
     let mut program = home.divvy_command(&["run", "--mig-profile", "1g.5gb", "--", "sh", "-c"]);
     let output = program
-        .arg("echo $CUDA_VISIBLE_DEVICES")
+        .arg("echo $NVIDIA_VISIBLE_DEVICES")
         .output_bounded()
         .unwrap();
     assert!(output.status.success(), "{output:?}");

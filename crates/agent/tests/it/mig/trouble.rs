@@ -244,7 +244,7 @@ async fn a_job_in_anothers_instance_is_told_of() {
     let device = victim.slices[0].mig.clone().unwrap().uuid.unwrap();
     let probe = divvy().with_file_name("cudarc_probe");
     let script = format!(
-        "CUDA_VISIBLE_DEVICES={device} exec {} hold --bytes 64M --until-file {}",
+        "unset LD_PRELOAD; CUDA_VISIBLE_DEVICES={device} exec {} hold --bytes 64M --until-file {}",
         probe.display(),
         home.path().join("enough").display()
     );
