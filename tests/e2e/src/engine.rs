@@ -89,6 +89,8 @@ pub struct Engine {
     folder: PathBuf,
     /// The same folder, where this process has made it.
     own: Option<TempDir>,
+    /// Around its program.
+    wrap: fn(Command) -> Command,
     /// None while it is stopped.
     daemon: Mutex<Option<Child>>,
 }
@@ -107,6 +109,7 @@ impl Engine {
                 kind,
                 folder: folder.into(),
                 own: None,
+                wrap: |service| service,
                 daemon: Mutex::default(),
             }));
         }
@@ -135,8 +138,34 @@ impl Engine {
         Self::start(kind)
     }
 
-    /// `None`, said loudly, where this machine lets it start no container.
+    /// Docker with control groups of version 2 alone, of which its containers see the machine's. `None`, said loudly,
+    /// where there can be none.
+    ///
+    /// # Panics
+    /// When it starts and does not work.
+    #[must_use]
+    pub fn on_cgroup2() -> Option<Self> {
+        if !is_available(Kind::Docker) {
+            return None;
+        }
+        Self::start_with(Kind::Docker, |docker| {
+            let mut command = Command::new("unshare");
+            let mounts = "umount --lazy --recursive /sys/fs/cgroup && \
+                mount -t cgroup2 none /sys/fs/cgroup && exec \"$@\"";
+            command.args(["--mount", "--propagation", "private", "sh", "-c", mounts]);
+            command.arg("sh").arg(docker.get_program());
+            command.args(docker.get_args());
+            command.arg("--default-cgroupns-mode=host");
+            command
+        })
+    }
+
     fn start(kind: Kind) -> Option<Self> {
+        Self::start_with(kind, |service| service)
+    }
+
+    /// `None`, said loudly, where this machine lets it start no container.
+    fn start_with(kind: Kind, wrap: fn(Command) -> Command) -> Option<Self> {
         static UNFIT: OnceLock<String> = OnceLock::new();
         let folder = tempfile::Builder::new()
             .prefix("divvy-engine-")
@@ -146,6 +175,7 @@ impl Engine {
             kind,
             folder: folder.path().to_owned(),
             own: Some(folder),
+            wrap,
             daemon: Mutex::default(),
         };
         if UNFIT.get().is_none() {
@@ -191,9 +221,7 @@ impl Engine {
             .append(true)
             .open(self.folder.join("log"))
             .expect("the folder is ours");
-        let mut daemon = self
-            .kind
-            .service(&self.folder)
+        let mut daemon = (self.wrap)(self.kind.service(&self.folder))
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a file can be cloned"))
             .stderr(log)

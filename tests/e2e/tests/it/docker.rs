@@ -13,6 +13,7 @@ mod submitter;
 
 use divvy_e2e::engine::Kind;
 
+pub use scenes::lay_way_past;
 use scenes::{cancel, got, reports, scene, submit};
 
 /// The engine of these tests.

@@ -7,13 +7,16 @@ use std::path::{Path, PathBuf};
 use divvy_api::v1::{Amount, BypassWay, Isolation, JobState, Submit};
 use divvy_e2e::{GIB, Home, MIB, client_script, python, until};
 use divvy_testkit::failpoints::CRASH_AT;
-use divvy_testkit::{Bounded as _, cgroup2_root, quarter};
+use divvy_testkit::{Bounded as _, can_be_users, cgroup2_root, quarter};
 use serde_json::Value;
 
 use crate::bypass::Evader;
 
 /// What a job of these tests has.
 const LIMIT: u64 = 2 * GIB;
+
+/// A user that no user database has.
+const UID: &str = "60105";
 
 /// An instance on such a driver, in a control group of its own, so that what it leaves behind can be seen.
 struct Limited {
@@ -275,6 +278,91 @@ fn no_way_past_the_limiter_gets_a_byte_beyond_the_drivers_limit() {
     limited.has_no_limits();
 }
 
+/// A user of the system's daemon tries every file and folder of control groups, then takes memory past the limiter.
+#[test]
+fn an_ordinary_users_program_leaves_no_limited_group_and_changes_no_limit() {
+    if !can_be_users("no other user's limited group is tested here") {
+        return;
+    }
+    let Some(mut limited) = Limited::new("user", "dmem") else {
+        return;
+    };
+    limited.home.set("DIVVY_FORM", "preload");
+    let home = &limited.home;
+    let _daemon = limited.daemon(&["--system", "--set", "on-bypass=kill"], &[]);
+    let evader = Evader::build(home);
+    let copy = evader.copy_of_the_driver();
+    let root = cgroup2_root().expect("it was found before");
+    let holder = limited.submit(&[], "device", "holder");
+    let _ = home.first_words(&holder);
+    // The files of each group, and one that would be made; a write that is refused leaves no line.
+    let script = format!(
+        r#"root={root}; own=$root$(sed -n 's/^0:://p' /proc/self/cgroup)
+        for group in "$root" "$own" "$own/.." {above}/*; do
+            mkdir "$group/own" && echo "made $group/own"
+            for file in "$group"/*; do
+                case $file in
+                    */cgroup.procs|*/cgroup.threads) value=$$ ;;
+                    */cgroup.subtree_control) value=-pids ;;
+                    *) value=max ;;
+                esac
+                [ -d "$file" ] || {{ (echo $value > "$file") && echo "wrote $file"; }}
+            done
+        done 2>/dev/null
+        echo "group $own"
+        exec "$@""#,
+        root = path(&root),
+        above = path(&limited.above),
+    );
+    let gate = home.gate("user");
+    let words = [
+        "submit",
+        "--parsable",
+        "--gpu-memory",
+        "2G",
+        "--",
+        "sh",
+        "-c",
+        &script,
+        "sh",
+        &evader.program,
+        "copy",
+        "30",
+        &gate,
+        &copy,
+    ];
+    let submitted = home.divvy_as(UID).args(words).output_bounded();
+    let submitted = submitted.expect("setpriv starts");
+    let job = String::from_utf8_lossy(&submitted.stdout).trim().to_owned();
+    assert!(!job.is_empty(), "{submitted:?}");
+    let said = until("the program has taken memory", || {
+        let log = home.log(&job);
+        log.contains("result").then_some(log)
+    });
+    let lines: Vec<&str> = said.lines().collect();
+    let [group, result] = lines[..] else {
+        panic!("it changed something: {said}")
+    };
+    let group = Path::new(group.strip_prefix("group ").expect("its group"));
+    assert!(result.ends_with("\"result\":2}"), "{said}");
+    assert!(
+        limited.groups().iter().any(|one| group.starts_with(one)),
+        "{said}"
+    );
+    let held = limited.limits_of(group);
+    assert_eq!(held["hard"], LIMIT, "{held}");
+    let _ = home.items(&["gpus"]);
+    let now = home.job(&job);
+    assert_eq!(now.state, JobState::Running, "{now:?}");
+    let driver = now.slices[0].memory_driver_bytes.unwrap_or_default();
+    assert!(driver > 0 && driver <= LIMIT, "{now:?}");
+    assert_eq!(limited.enforcement(&job), "driver");
+    home.open("user");
+    home.ended(&job);
+    home.end(&holder, "holder");
+    limited.has_no_limits();
+}
+
 #[test]
 fn a_process_that_leaves_its_limited_group_is_reported_and_killed() {
     let Some(limited) = Limited::new("leave", "dmem") else {
@@ -469,9 +557,11 @@ mod exhaustive {
     use std::collections::{BTreeMap, BTreeSet};
     use std::time::{Duration, Instant};
 
+    use divvy_e2e::engine::{Engine, IMAGE};
     use divvy_testkit::{Rng, let_pass};
 
     use super::*;
+    use crate::docker::lay_way_past;
 
     const POINTS: [&str; 10] = [
         "limit.begin",
@@ -583,6 +673,63 @@ mod exhaustive {
             programs >= STARTS && kills >= STARTS / BATCH / 2,
             "{programs}, {kills}"
         );
+    }
+
+    /// The engine makes a container's group, so the daemon finds it with the first process on the GPU. Then a program
+    /// past the limiter takes what it can.
+    #[test]
+    fn a_containers_group_is_limited_once_a_program_of_it_uses_the_gpu() {
+        let Some(mut limited) = Limited::new("container", "dmem") else {
+            return;
+        };
+        let Some(engine) = Engine::on_cgroup2() else {
+            return;
+        };
+        for (name, value) in engine.variables() {
+            limited.home.set(name, &value);
+        }
+        limited.home.set("DIVVY_FORM", "");
+        let home = &limited.home;
+        let _daemon = limited.daemon(&[], &[]);
+        let shared = home.scratch().join("shared");
+        lay_way_past(home, &shared);
+        // A container has the tree of groups elsewhere.
+        let tree = "[memory_limits]\nbackend = \"dmem\"\nroot = \"/sys/fs/cgroup\"\n";
+        fs::write(shared.join("sim.toml"), tree).expect("the folder can be written");
+        let arguments = format!("-v {}:/past", path(&shared));
+        let first = "export DIVVY_SIM_CONFIG=/past/sim.toml; cudarc_probe hold --bytes 64M --until-file /past/limited &";
+        let second = "until [ -e /past/limited ]; do sleep 0.1; done; LD_LIBRARY_PATH=/past /past/loader \
+                      /usr/bin/cudarc_probe fill --step 64M --route linear; wait";
+        let job = home.submit(
+            &[
+                "--gpu-memory",
+                "4G",
+                "--docker",
+                IMAGE,
+                "--docker-args",
+                &arguments,
+            ],
+            &["sh", "-c", &format!("{first} {second}")],
+        );
+        until("the driver limits the container", || {
+            limited.enforcement(&job) == "driver"
+        });
+        let described = home.divvy(&["describe", &job]).ok().stdout;
+        assert!(described.contains("since"), "{described}");
+        fs::write(shared.join("limited"), "").expect("the folder can be written");
+        let ended = home.ended(&job);
+        let log = home.log(&job);
+        assert_eq!(ended.exit_code, Some(0), "{log}");
+        let taken: Vec<u64> = log
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+            .filter_map(|line| line["got_bytes"].as_u64())
+            .collect();
+        assert!(
+            matches!(taken[..], [most] if most > GIB && most <= 4 * GIB),
+            "{log}"
+        );
+        limited.has_no_limits();
     }
 
     #[test]
