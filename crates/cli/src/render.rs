@@ -21,6 +21,7 @@ mod queues;
 mod selftest;
 mod slices;
 mod usage;
+mod view;
 mod web;
 mod why;
 
@@ -29,8 +30,6 @@ use divvy_api::v1::{
     Advice, ConfigReload, ConfigValue, Event, Finding, Gpu, GpuChanged, HeldClaim, Job,
     JournalFile, List, MigInstance, MigPlanned, Oom, Project, Queue, Selftest, Usage, Why,
 };
-use jiff::Timestamp;
-use jiff::tz::TimeZone;
 use serde::Serialize;
 
 pub use address::WebAddress;
@@ -53,40 +52,11 @@ pub use queues::queues;
 pub use selftest::selftests;
 pub use slices::{end_of, held_by, slices};
 pub use usage::{Marks, daily_usages, days_legend, usage_total, usages};
+pub use view::{COMPUTE, View};
 pub use web::web_address;
 pub use why::why;
 
 use crate::args::Format;
-use crate::colour::Palette;
-use crate::table::Fit;
-
-/// What shares compute between the slices of a GPU. Said wherever a view speaks of compute.
-pub const COMPUTE: &str = "time slices by share";
-
-/// How a table is drawn.
-#[derive(Clone, Copy, Debug)]
-pub struct View {
-    /// Every column.
-    pub wide: bool,
-    /// Columns of the terminal; `None` where there is none, and nothing is cut.
-    pub width: Option<usize>,
-    /// Current time, for relative times.
-    pub now: Timestamp,
-    /// The zone of times of day.
-    pub zone: fn() -> TimeZone,
-    pub palette: Palette,
-}
-
-impl View {
-    /// What tables have to fit. A wide one may be wider than the terminal, but not because of one cell.
-    pub fn fit(self) -> Fit {
-        match self.width {
-            None => Fit::Uncut,
-            Some(width) if self.wide => Fit::Cells(width),
-            Some(width) => Fit::Table(width),
-        }
-    }
-}
 
 /// Something a list holds.
 pub trait Item: Serialize + Clone {

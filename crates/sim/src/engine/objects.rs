@@ -18,6 +18,7 @@ pub mod external;
 pub mod graph;
 pub mod green;
 pub mod handles;
+pub mod host_call;
 pub mod image;
 pub mod kernel;
 pub mod launch;

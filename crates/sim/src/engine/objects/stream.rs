@@ -9,7 +9,6 @@ use crate::engine::objects::green::GreenContext;
 use crate::engine::objects::handles::Handle;
 use crate::engine::time::Queue;
 use std::collections::VecDeque;
-use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
@@ -112,24 +111,4 @@ pub enum Destination {
     Issue(Target, Current),
     /// Into the graph the stream is captured into.
     Capture(Handle<Stream>),
-}
-
-/// A function of the program's and what it is called with, on whatever thread its turn comes.
-#[derive(Clone, Copy)]
-pub struct HostCall {
-    pub function: unsafe extern "C" fn(*mut c_void),
-    pub data: *mut c_void,
-}
-
-// SAFETY: the API hands the data to the function on another thread by contract.
-unsafe impl Send for HostCall {}
-
-// SAFETY: as above.
-unsafe impl Sync for HostCall {}
-
-impl HostCall {
-    pub fn call(self) {
-        // SAFETY: the program's own function and argument, called as the API promises.
-        unsafe { (self.function)(self.data) }
-    }
 }

@@ -4,8 +4,9 @@ use super::context::from_handle as context_handle;
 use super::out;
 use crate::engine::objects::graph::node::Operation;
 use crate::engine::objects::handles::Handle;
+use crate::engine::objects::host_call::HostCall;
 use crate::engine::objects::result::Done;
-use crate::engine::objects::stream::{Destination, Event, HostCall, Stream, Target};
+use crate::engine::objects::stream::{Destination, Event, Stream, Target};
 use crate::engine::process::process;
 use divvy_driver::sys::cuda::{
     CUcontext, CUdevice, CUdeviceptr, CUevent, CUhostFn, CUresult, CUstream, CUstreamCallback,

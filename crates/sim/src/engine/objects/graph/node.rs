@@ -2,8 +2,9 @@
 
 use crate::engine::objects::graph::Graph;
 use crate::engine::objects::handles::Handle;
+use crate::engine::objects::host_call::HostCall;
 use crate::engine::objects::launch::Launch;
-use crate::engine::objects::stream::{Event, HostCall};
+use crate::engine::objects::stream::Event;
 use crate::engine::objects::transfer::Move;
 use divvy_driver::sys::cuda::{
     CUDA_MEM_ALLOC_NODE_PARAMS, CUdeviceptr, CUgraphEdgeData, CUgraphNodeType, CUmemAccessDesc,

@@ -1,8 +1,8 @@
 //! User objects: reference-counted resources of a program that its graphs keep, each with a destructor.
 
 use crate::engine::objects::handles::{Handle, Handles};
+use crate::engine::objects::host_call::HostCall;
 use crate::engine::objects::result::Done;
-use crate::engine::objects::stream::HostCall;
 use divvy_driver::sys::cuda::CUresult;
 
 pub struct UserObject {

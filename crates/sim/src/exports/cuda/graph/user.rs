@@ -3,8 +3,8 @@
 use super::graph_handle;
 use crate::engine::objects::graph::user::{self, UserObject};
 use crate::engine::objects::handles::Handle;
+use crate::engine::objects::host_call::HostCall;
 use crate::engine::objects::result::Done;
-use crate::engine::objects::stream::HostCall;
 use crate::engine::process::process;
 use crate::exports::cuda::out;
 use divvy_driver::sys::cuda::{

@@ -1,0 +1,59 @@
+//! Arguments of views: format and job.
+
+use clap::{Args, ValueEnum};
+
+#[derive(Debug, Args)]
+pub struct Read {
+    /// Format: table, wide, json, ndjson, name
+    ///
+    /// Output format: table, wide, json, ndjson or name
+    #[arg(
+        short,
+        long,
+        value_name = "FORMAT",
+        default_value = "table",
+        hide_default_value = true,
+        hide_possible_values = true
+    )]
+    pub output: Format,
+}
+
+#[derive(Debug, Args)]
+pub struct ReadJob {
+    /// Id, unique name, or `last`
+    #[arg(default_value = "last", value_parser = job)]
+    pub job: String,
+    #[command(flatten)]
+    pub read: Read,
+}
+
+/// The number or name of a job.
+pub(super) fn job(text: &str) -> Result<String, &'static str> {
+    if text.trim().is_empty() {
+        Err("use a job's number, its name or `last`")
+    } else {
+        Ok(text.to_owned())
+    }
+}
+
+/// Format of the output on stdout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people, fitted to the terminal
+    Table,
+    /// For people, every column, never cut
+    Wide,
+    /// One document: {"schema":"divvy/v1","kind":…,"items":[…]}
+    Json,
+    /// One JSON object per line
+    Ndjson,
+    /// The name or number that other commands accept, one per line
+    Name,
+}
+
+impl Format {
+    /// Whether errors are printed as JSON too.
+    pub fn is_json(self) -> bool {
+        matches!(self, Self::Json | Self::Ndjson)
+    }
+}
