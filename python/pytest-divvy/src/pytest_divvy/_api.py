@@ -51,6 +51,8 @@ class Daemon:
     ) -> None:
         self.path = path
         self.away_s = away_s
+        #: Whether a call has waited in vain: the next ones then wait no more.
+        self.is_away = False
         self._now = now
         self._sleep = sleep
 
@@ -82,9 +84,11 @@ class Daemon:
         while True:
             try:
                 status, answer = self._once(method, path, body)
+                self.is_away = False
                 break
             except (OSError, http.client.HTTPException) as error:
-                if self._now() - begin >= self.away_s:
+                if self.is_away or self._now() - begin >= self.away_s:
+                    self.is_away = True
                     raise ApiError("no_daemon", f"no daemon answers on {self.path}: {error}") from None
                 self._sleep(_PAUSE_S)
         try:

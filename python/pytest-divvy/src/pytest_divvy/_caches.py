@@ -1,4 +1,4 @@
-"""Caches of known frameworks: memory that an allocator keeps after a test has freed it."""
+"""Known frameworks: memory that an allocator keeps after a test has freed it, and the total that it has read once."""
 
 import gc
 import sys
@@ -17,9 +17,14 @@ def _cupy(cupy: Any) -> None:
 
 def _numba(cuda: Any) -> None:
     # Numba frees in groups; the memory of the last few arrays waits for the next ones.
-    context = cuda.cudadrv.devices._runtime._get_attached_context()
+    context = _numba_context(cuda)
     if context is not None:
-        context.deallocations.clear()
+        context.memory_manager.deallocations.clear()
+
+
+def _numba_context(cuda: Any) -> Any:
+    """The context of this thread, without making one."""
+    return cuda.cudadrv.devices._runtime._get_attached_context()
 
 
 #: By module: how to give back what it keeps. JAX and TensorFlow have no such function.
@@ -38,3 +43,15 @@ def free() -> None:
         except Exception:  # noqa: BLE001, S112
             # A framework of another version, or a broken context: the memory then counts for the next test.
             continue
+
+
+def show_total(size: int) -> None:
+    """Tells numba the memory of the slice, which it reads once and then takes for a constant."""
+    cuda = sys.modules.get("numba.cuda")
+    try:
+        context = None if cuda is None else _numba_context(cuda)
+        if context is not None:
+            context.memory_manager.deallocations.memory_capacity = size
+    except Exception:  # noqa: BLE001
+        # Another version of numba: its garbage is then freed earlier or later.
+        return

@@ -66,18 +66,19 @@ class Controller:
                     f"{len(specs)} workers do not fit: each needs {shown(gpu.floor)} for its context, and GPU "
                     f"{gpu.index} has {shown(gpu.room)} free; use -n {max(fits, 1)}"
                 )
+            share = max(down(gpu.room // counts[gpu.index], 2 * MIB), gpu.floor)
             entry = {
                 "divvy": service.divvy,
                 "home": service.home,
                 "system": service.system,
                 "parent": os.getpid(),
                 "gpu": gpu.index,
-                "floor_mib": gpu.floor // MIB,
+                "start_mib": share // MIB,
                 "name": f"{self.session}-{spec.id}",
             }
             program = shlex.split(spec.python) if spec.python else [sys.executable]
-            # `-P` and the like of the controller are not the entry's; the module is found where this one is.
-            entering = [sys.executable, "-c", _ENTER, str(Path(__file__).parent.parent), json.dumps(entry)]
+            place = str(Path(__file__).parent.parent)
+            entering = [sys.executable, "-c", _divvy.RUN_MODULE, place, "_enter", json.dumps(entry)]
             spec.python = shlex.join([*entering, "--", *program])
             self.settings[spec.id] = WorkerSettings(
                 socket=service.socket,
@@ -86,7 +87,7 @@ class Controller:
                 session=self.session,
                 gpu=gpu.index,
                 floor=gpu.floor,
-                share=max(down(gpu.room // counts[gpu.index], 2 * MIB), gpu.floor),
+                share=share,
                 context=gpu.context,
                 wait_s=float(self.config.getini("divvy_wait") or 600),
                 private=service.home is not None,
@@ -162,10 +163,6 @@ class Controller:
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             reporter.write_line(f"pytest-divvy: {text}")
-
-
-#: Runs the entry without importing this package from the tests' folder.
-_ENTER = "import sys; sys.path.insert(0, sys.argv[1]); from pytest_divvy._enter import main; sys.exit(main(sys.argv[2:]))"
 
 
 def peaks_file(config: pytest.Config) -> Path:

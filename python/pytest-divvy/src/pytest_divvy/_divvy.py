@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,15 @@ _START_S = 120.0
 
 #: Seconds for `divvy gpus` without a daemon: it loads the driver.
 _LOOK_S = 60.0
+
+#: Seconds for a keeper to end: it waits up to 20 s for jobs, 10 s for its daemon, and starts one before if there is none.
+_ENDS_S = 60.0
+
+#: Runs a module of this package in a process of its own, wherever the package lies: `-m` would look in the tests' folder first.
+RUN_MODULE = (
+    "import sys; sys.path.insert(0, sys.argv[1]); import importlib; "
+    "sys.exit(importlib.import_module('pytest_divvy.' + sys.argv[2]).main(sys.argv[3:]))"
+)
 
 #: The cost of a context where the daemon could not measure it, as it assumes it itself.
 _CONTEXT_BYTES = 600 * MIB
@@ -65,7 +75,7 @@ class Service:
     gpus: list[Gpu] = field(default_factory=list)
     #: `DIVVY_HOME` of a private daemon, and its keeper.
     home: Optional[str] = None
-    keeper: "Optional[subprocess.Popen[bytes]]" = None
+    keeper: "Optional[Keeper]" = None
 
     @property
     def system(self) -> bool:
@@ -172,20 +182,58 @@ def _error(stderr: str) -> tuple[str, str]:
         return stderr.strip()[-1000:], ""
 
 
+class Keeper:
+    """The process that keeps a private daemon (`_keeper`). It is started again if it ends before the session."""
+
+    #: One that ends that often does so for a reason that another start does not change.
+    MOST_STARTS = 5
+
+    def __init__(self, words: list[str], folder: SessionFolder) -> None:
+        self.words = words
+        self.folder = folder
+        self.log = folder.path / "keeper.log"
+        self.is_over = False
+        self.starts = 0
+        self.process = self._start()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        self.starts += 1
+        with open(self.log, "ab") as output:
+            return subprocess.Popen(
+                self.words,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                # It outlives the terminal's Ctrl-C, and the lock tells other sessions that this folder is in use.
+                start_new_session=True,
+                pass_fds=[self.folder.lock],
+            )
+
+    def _watch(self) -> None:
+        # A worker that starts waits for its daemon without end, so a session without one would hang.
+        while True:
+            self.process.wait()
+            if self.is_over or self.starts == self.MOST_STARTS:
+                return
+            self.process = self._start()
+
+    def stop(self) -> None:
+        self.is_over = True
+        process = self.process
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(_ENDS_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
 def _private(divvy: str, folder: SessionFolder, sim: Optional[str]) -> Service:
     home = folder.path / "home"
-    log = folder.path / "keeper.log"
-    words = [sys.executable, "-m", "pytest_divvy._keeper", divvy, str(home), *(["--sim", sim] if sim else [])]
-    with open(log, "wb") as output:
-        keeper = subprocess.Popen(
-            words,
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
-            # It outlives the terminal's Ctrl-C, and the lock tells other sessions that this folder is in use.
-            start_new_session=True,
-            pass_fds=[folder.lock],
-        )
+    module = [sys.executable, "-c", RUN_MODULE, str(Path(__file__).parent.parent), "_keeper"]
+    keeper = Keeper([*module, divvy, str(home), *(["--sim", sim] if sim else [])], folder)
     socket = home / "divvy.sock"
     service = Service(divvy, str(socket), {}, home=str(home), keeper=keeper)
     begin = time.monotonic()
@@ -194,10 +242,10 @@ def _private(divvy: str, folder: SessionFolder, sim: Optional[str]) -> Service:
             service.node = Daemon(str(socket), away_s=0).node()
             return service
         except ApiError as error:
-            ended, late = _is_refused(log), time.monotonic() - begin > _START_S
-            if ended or late or keeper.poll() is not None:
+            refusal, late = _is_refused(keeper.log), time.monotonic() - begin > _START_S
+            if refusal or late or keeper.starts == keeper.MOST_STARTS:
                 stop(service)
-                raise SetupError(f"the private daemon does not start: {ended or error}") from None
+                raise SetupError(f"the private daemon does not start: {refusal or error}") from None
         time.sleep(0.05)
 
 
@@ -212,16 +260,8 @@ def _is_refused(log: Path) -> str:
 
 def stop(service: Service) -> None:
     """Ends a private daemon; another one stays."""
-    keeper = service.keeper
-    if keeper is None:
-        return
-    assert keeper.stdin is not None
-    keeper.stdin.close()
-    try:
-        keeper.wait(timeout=60)
-    except subprocess.TimeoutExpired:
-        keeper.kill()
-        keeper.wait()
+    if service.keeper is not None:
+        service.keeper.stop()
 
 
 def _gpus(daemon: Daemon) -> list[Gpu]:

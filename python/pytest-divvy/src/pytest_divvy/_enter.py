@@ -1,4 +1,4 @@
-"""``python -m pytest_divvy._enter SPEC -- PROGRAM…``: becomes a worker in a slice of its own.
+"""``_enter SPEC -- PROGRAM…``: becomes a worker in a slice of its own.
 
 On the user's own daemon, ``divvy run`` starts the program as its child, with these streams. The system's daemon starts
 programs without input, so there a small job holds the slice, and ``divvy exec`` runs the worker in it.
@@ -33,7 +33,7 @@ _LAUNCH_FAILED = 125
 
 def words(spec: dict[str, Any], program: list[str]) -> list[str]:
     """The command line of ``divvy run``."""
-    amount = ["--gpu-memory", f"{spec['floor_mib']}M", "--gpus-on", str(spec["gpu"])]
+    amount = ["--gpu-memory", f"{spec['start_mib']}M", "--gpus-on", str(spec["gpu"])]
     return [spec["divvy"], "run", *amount, "--name", spec["name"], "--", *program]
 
 
@@ -77,7 +77,3 @@ def _job_of(held: "subprocess.Popen[str]") -> Optional[str]:
             return line[len(_MARK) :].strip()
         sys.stderr.write(line)
     return None
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""``python -m pytest_divvy._keeper DIVVY HOME LOCK [--sim MODEL:N]``: keeps a private daemon for one session.
+"""``_keeper DIVVY HOME [--sim MODEL:N]``: keeps a private daemon for one session.
 
 It reads its standard input, which the session holds open. At the end of the input the session is over, however it ended:
 the keeper cancels what still runs, stops the daemon and removes the session's folder. A daemon that ends before is started
@@ -99,7 +99,3 @@ def _cancel(daemon: Daemon, job: str) -> None:
         # It has ended meanwhile, or is being stopped already.
         if error.code not in ("conflict", "not_found"):
             raise
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

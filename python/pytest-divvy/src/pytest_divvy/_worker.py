@@ -1,6 +1,7 @@
 """The part of a worker: it gives its slice the size of each test, and reads what the test used.
 
 ```text
+collection      an equal share of the GPU: modules may use it while they are imported
 before a test   the size that it needs: its mark, its known peak, or an equal share of the GPU
                 ─► wait for the turn, then for room ─► the daemon resizes the slice
 test            the limiter refuses what exceeds the slice
@@ -102,7 +103,7 @@ class Worker:
         self.job = os.environ.get("DIVVY_JOB_ID", "")
         self.peaks = _peaks.read(Path(settings.peaks))
         self.now, self.sleep = now, sleep
-        self.state = State(settings.floor, 0, 0, 0)
+        self.state = State(settings.share, 0, 0, 0)
         self.compute: Optional[str] = None
         self.reports: Optional[list[tuple[str, dict[str, Any]]]] = None
         self.is_repeating = False
@@ -130,6 +131,10 @@ class Worker:
 
         interactor.sendevent = sendevent
         self.send = send
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self) -> None:
+        self._give_back(None)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(
@@ -274,6 +279,7 @@ class Worker:
         # The answer is from before the limits are written, and the peak is measured from then on.
         peak = answer.used if answer.is_recent else answer.peak
         self.state = State(size, answer.used, peak, answer.denied, answer.is_recent)
+        _caches.show_total(size)
 
     # After the test.
 
@@ -362,22 +368,25 @@ class Worker:
             self.send(name, **values)
 
     def _end(self, nextitem: Optional[pytest.Item]) -> None:
-        """Gives back what the test no longer holds."""
+        try:
+            # The next test often needs as much, and then keeps it unless another worker waits.
+            self._give_back(None if nextitem is None else self._size(nextitem))
+        finally:
+            self.turns.rest()
+
+    def _give_back(self, following: "Size | str | None") -> None:
+        """Gives back what the slice no longer holds."""
         try:
             self.state = self._kept(self._measure())
             if self.state.used > self.settings.context:
                 _caches.free()
                 self.state = self._kept(self._measure())
-            # The next test often needs as much, and then keeps it unless another worker waits.
-            following = None if nextitem is None else self._size(nextitem)
             is_same = isinstance(following, Size) and following.bytes == self.state.limit
             if not is_same or self.turns.is_awaited():
                 self._resize(self._least())
         except ApiError as error:
             # The slice keeps its size; the next test asks again.
             self.error = str(error)
-        finally:
-            self.turns.rest()
 
     def _kept(self, now: State) -> State:
         return State(self.state.limit, now.used, now.peak, now.denied, now.is_recent)
