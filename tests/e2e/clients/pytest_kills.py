@@ -132,7 +132,7 @@ class Rounds:
             PYTEST_DIVVY_FOLDER=str(self.folder), PYTEST_DIVVY_PROGRAM=self.divvy, DIVVY_SUITE_TESTS="24", DIVVY_SUITE_MS="100"
         )
         words = [sys.executable, "-m", "pytest", "-q", "-n", "3", "-p", "no:cacheprovider", str(SUITE)]
-        words += ["--divvy-peaks", str(self.folder / "peaks.txt"), *PLUGIN]
+        words += ["-o", f"divvy_peaks={self.folder / 'peaks.txt'}", *PLUGIN]
         if private:
             words += ["--divvy-sim", "a100-80gb:1"]
         # The runner: a shell that has started the session as a CI job does.

@@ -51,7 +51,7 @@ class Daemon:
     ) -> None:
         self.path = path
         self.away_s = away_s
-        #: Whether a call has waited in vain: the next ones then wait no more.
+        #: Whether a call has waited without an answer: the next ones then wait no more.
         self.is_away = False
         self._now = now
         self._sleep = sleep

@@ -17,14 +17,15 @@ def _cupy(cupy: Any) -> None:
 
 def _numba(cuda: Any) -> None:
     # Numba frees in groups; the memory of the last few arrays waits for the next ones.
-    context = _numba_context(cuda)
-    if context is not None:
-        context.memory_manager.deallocations.clear()
+    for pending in _numba_pending(cuda):
+        pending.clear()
 
 
-def _numba_context(cuda: Any) -> Any:
-    """The context of this thread, without making one."""
-    return cuda.cudadrv.devices._runtime._get_attached_context()
+def _numba_pending(cuda: Any) -> "list[Any]":
+    """The pending frees of each context that numba has, without making one."""
+    devices = cuda.cudadrv.driver.driver.devices.values()
+    contexts = [device.primary_context for device in devices if device.primary_context is not None]
+    return [context.memory_manager.deallocations for context in contexts]
 
 
 #: By module: how to give back what it keeps. JAX and TensorFlow have no such function.
@@ -49,9 +50,8 @@ def show_total(size: int) -> None:
     """Tells numba the memory of the slice, which it reads once and then takes for a constant."""
     cuda = sys.modules.get("numba.cuda")
     try:
-        context = None if cuda is None else _numba_context(cuda)
-        if context is not None:
-            context.memory_manager.deallocations.memory_capacity = size
+        for pending in [] if cuda is None else _numba_pending(cuda):
+            pending.memory_capacity = size
     except Exception:  # noqa: BLE001
         # Another version of numba: its garbage is then freed earlier or later.
         return

@@ -56,6 +56,9 @@ class Controller:
         """Gives each worker its GPU, in turn, and the command line that enters a slice there."""
         assert self.service is not None and self.folder is not None
         service = self.service
+        unmeasured = str(self.config.getini("divvy_unmeasured"))
+        if unmeasured not in ("share", "alone"):
+            raise _divvy.SetupError(f"divvy_unmeasured is 'share' or 'alone', not {unmeasured!r}")
         counts = {gpu.index: len(specs[place :: len(service.gpus)]) for place, gpu in enumerate(service.gpus)}
         for place, spec in enumerate(specs):
             gpu = service.gpus[place % len(service.gpus)]
@@ -88,6 +91,7 @@ class Controller:
                 gpu=gpu.index,
                 floor=gpu.floor,
                 share=share,
+                alone=unmeasured == "alone",
                 context=gpu.context,
                 wait_s=float(self.config.getini("divvy_wait") or 600),
                 private=service.home is not None,
@@ -166,10 +170,7 @@ class Controller:
 
 
 def peaks_file(config: pytest.Config) -> Path:
-    """The file of `--divvy-peaks` or `divvy_peaks`, else one in pytest's cache."""
-    named = config.getoption("divvy_peaks")
-    if named:
-        return Path(config.invocation_params.dir, named)
+    """The file of `divvy_peaks`, else one in pytest's cache."""
     configured = config.getini("divvy_peaks")
     if configured:
         return Path(config.rootpath, str(configured))

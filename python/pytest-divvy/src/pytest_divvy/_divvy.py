@@ -53,7 +53,7 @@ class SetupError(Exception):
 @dataclass
 class Gpu:
     index: int
-    #: What jobs of the session can hold together now.
+    #: The memory that jobs of the session can hold together now.
     room: int
     #: The memory of a context.
     context: int
@@ -83,8 +83,8 @@ class Service:
 
     def shown(self) -> str:
         gpus = ", ".join(sorted({gpu.name for gpu in self.gpus}))
-        whose = "a private daemon" if self.home else "the system's daemon" if self.system else "your daemon"
-        return f"{len(self.gpus)} x {gpus}, {whose} (divvy {self.node.get('version')})"
+        kind = "a private daemon" if self.home else "the system's daemon" if self.system else "your daemon"
+        return f"{len(self.gpus)} x {gpus}, {kind} (divvy {self.node.get('version')})"
 
 
 def choose(folder: SessionFolder, sim: Optional[str]) -> Service:
@@ -185,7 +185,7 @@ def _error(stderr: str) -> tuple[str, str]:
 class Keeper:
     """The process that keeps a private daemon (`_keeper`). It is started again if it ends before the session."""
 
-    #: One that ends that often does so for a reason that another start does not change.
+    #: A keeper that ends that often has a reason that another start does not change.
     MOST_STARTS = 5
 
     def __init__(self, words: list[str], folder: SessionFolder) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Optional
 
 from ._tie import tie
 
-#: What the holder prints before its job's number, so that no message of a login shell is taken for it.
+#: Stands before the number of the job in the holder's output, so that no message of a login shell passes for it.
 _MARK = "pytest-divvy-job="
 
 #: Ends once the daemon cancels its job.

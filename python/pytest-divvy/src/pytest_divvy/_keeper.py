@@ -17,7 +17,7 @@ from pathlib import Path
 from ._api import ApiError, Daemon
 from ._tie import tie
 
-#: Starts of the daemon in a session. One that ends that often does so for a reason that another start does not change.
+#: Starts of the daemon in a session. A daemon that ends that often has a reason that another start does not change.
 _MOST_STARTS = 20
 
 #: Seconds for the jobs of workers to end: a worker ends within the grace of a job, which is 10 s.

@@ -6,7 +6,8 @@
      0      0 tests/test_words.py
 ```
 The peak is the most that the worker's slice held during the test, its context included. The growth is what the test added
-to what the worker held before. A line without `::` stands for all tests of a file, none of which used a GPU.
+to what the worker held before. A line without `::` stands for all tests of a file
+without any use of a GPU.
 """
 
 import os
@@ -39,7 +40,7 @@ class PeaksError(ValueError):
 
 @dataclass(frozen=True)
 class Need:
-    """What a test needs, in bytes."""
+    """The memory of a test, in bytes."""
 
     peak: int
     growth: int
@@ -61,7 +62,7 @@ class Peaks:
         self.needs: dict[str, Need] = dict(needs or {})
 
     def of(self, test: str) -> Optional[Need]:
-        """What this test needs; `None` if it was never measured."""
+        """The need of this test; `None` if it was never measured."""
         return self.needs.get(test) or self.needs.get(file_of(test))
 
     def note(self, test: str, need: Need, passed: bool) -> None:
@@ -87,7 +88,7 @@ class Peaks:
         folded = {
             (file_of(test) if need == NOTHING and file_of(test) not in busy else test): need
             for test, need in self.needs.items()
-            # A file's own line says nothing once one of its tests uses a GPU.
+            # A file's own line goes once one of its tests uses a GPU.
             if "::" in test or test not in busy
         }
         return sorted(folded.items())

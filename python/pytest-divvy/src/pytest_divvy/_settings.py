@@ -1,4 +1,4 @@
-"""What the controller tells its workers, in a form that pytest-xdist carries."""
+"""Settings that the controller sends to its workers, in a form that pytest-xdist carries."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Optional
@@ -19,6 +19,8 @@ class WorkerSettings:
     #: Bytes of the slice between tests, and for a test that was never measured.
     floor: int
     share: int
+    #: Whether a test that was never measured has all of the GPU instead.
+    alone: bool
     #: Bytes of a context on this GPU.
     context: int
     #: Seconds that a test waits for memory that other programs hold.

@@ -45,7 +45,7 @@ class Size:
     bytes: int
     #: The test's own wish: a refusal is the test's result.
     is_wish: bool = False
-    #: All of the GPU that can be had.
+    #: All memory that is free on the GPU.
     is_all: bool = False
     #: The test is known to use no GPU.
     is_none: bool = False
@@ -54,7 +54,7 @@ class Size:
 
 @dataclass
 class State:
-    """What the daemon says of the slice."""
+    """The slice, as the daemon reports it."""
 
     limit: int
     used: int
@@ -177,9 +177,11 @@ class Worker:
                 size = parse(values["memory"])
             except AmountError as error:
                 return f"@pytest.mark.gpu(memory=…): {error}"
-            # What the worker holds beside its context, of wider fixtures and caches, is not this test's.
+            # Wider fixtures and caches, which the worker holds beside its context, are not this test's.
             return Size(up(size + max(self.state.used - self.settings.context, 0), STEP), True, compute=compute)
         need = self.peaks.of(item.nodeid)
+        if need is None and self.settings.alone:
+            return Size(0, is_all=True, compute=compute)
         if need is None:
             return Size(max(self.settings.share, self.state.used), compute=compute)
         if need == _peaks.NOTHING:
@@ -216,7 +218,7 @@ class Worker:
     def _wait_for(self, size: Size) -> None:
         """Asks the daemon for the size until it is there.
 
-        :raises NoRoom: when it cannot be had, or not in time.
+        :raises NoRoom: when there is no room for it, or not in time.
         """
         begin = self.now()
         while True:
@@ -346,8 +348,8 @@ class Worker:
                 report["sections"] = [*report["sections"], ("GPU memory (divvy)", text)]
 
     def _figures(self, attempt: Attempt, after: State, denied: int) -> str:
-        whose = "asked for by its mark" if attempt.size.is_wish else "all of the GPU" if attempt.size.is_all else "given"
-        lines = [f"peak {shown(after.peak)} of its limit of {shown(attempt.size.bytes)} ({whose})"]
+        source = "asked for by its mark" if attempt.size.is_wish else "all of the GPU" if attempt.size.is_all else "given"
+        lines = [f"peak {shown(after.peak)} of its limit of {shown(attempt.size.bytes)} ({source})"]
         held = max(attempt.before.used - self.settings.context, 0)
         if held >= STEP:
             lines.append(f"{shown(held)} of it was held before the test, by wider fixtures and caches")

@@ -23,10 +23,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--divvy-measure", action="store_true", help="measure all peaks anew, and forget those of other tests"
     )
-    group.addoption(
-        "--divvy-peaks", metavar="FILE", help="the file of peaks (default: divvy_peaks, else one in pytest's cache)"
+    # No option of the command line: pytest would take the file for a path of tests when it looks for its root folder, and
+    # so the ids of tests would differ once the file is there.
+    parser.addini("divvy_peaks", "the file of peaks, relative to the root folder (default: one in pytest's cache)")
+    parser.addini(
+        "divvy_unmeasured", "a test that was never measured has an equal share, or runs alone: share, alone", default="share"
     )
-    parser.addini("divvy_peaks", "the file of peaks, relative to the root folder; commit it to share it")
     parser.addini("divvy_wait", "seconds that a test waits for memory that other programs hold (600)", default="600")
 
 

@@ -40,12 +40,15 @@ def test_bindings(number: int) -> None:
     context = ok(driver.cuDevicePrimaryCtxRetain(ok(driver.cuDeviceGet(0))))
     ok(driver.cuCtxSetCurrent(context))
     # In two steps, so that the peak is no single allocation.
-    half = SIZES[number] * MIB // 2
-    blocks = [ok(driver.cuMemAlloc(half)) for _ in range(2)]
-    ok(driver.cuMemsetD8(blocks[0], 1, min(half, MIB)))
-    time.sleep(HOLD_S)
-    for block in blocks:
-        ok(driver.cuMemFree(block))
+    half, blocks = SIZES[number] * MIB // 2, []
+    try:
+        for _ in range(2):
+            blocks.append(ok(driver.cuMemAlloc(half)))
+        ok(driver.cuMemsetD8(blocks[0], 1, min(half, MIB)))
+        time.sleep(HOLD_S)
+    finally:
+        for block in blocks:
+            ok(driver.cuMemFree(block))
 
 
 @pytest.mark.parametrize("number", range(1, COUNT, 2))

@@ -81,7 +81,7 @@ fn tests_of_two_workers_have_slices_by_their_marks_and_their_peaks() {
     let home = Home::new("a100-80gb:1");
     let _daemon = home.daemon(&[]);
     fs::write(home.scratch().join("test_gpu.py"), TESTS).expect("the folder is ours");
-    let words = ["-n", "2", "--divvy-peaks", "peaks.txt"];
+    let words = ["-n", "2", "-o", "divvy_peaks=peaks.txt"];
     let first = run(session(&home, &words)).exits(1).stdout;
     for line in [
         "2 workers on 1 x NVIDIA A100-SXM4-80GB, your daemon",
@@ -242,8 +242,10 @@ mod exhaustive {
         let home = Home::new("a100-80gb:1");
         let _daemon = home.daemon(&[]);
         let suite = client_script("pytest_suite");
+        let peaks = home.scratch().join("peaks.txt");
+        let peaks = format!("divvy_peaks={}", peaks.display());
         for known in ["no peaks known", "200 peaks in"] {
-            let mut command = session(&home, &["-n", "8", "--divvy-peaks", "peaks.txt", &suite]);
+            let mut command = session(&home, &["-n", "8", "-o", &peaks, &suite]);
             command.env("DIVVY_SUITE_TESTS", "200");
             let output = ends(command);
             let said = output.ok().stdout;
