@@ -6,7 +6,7 @@
 //!   divvy-VERSION-x86_64-linux.tar.gz
 //!   divvy_gpu-VERSION-py3-none-manylinux_2_28_x86_64.whl
 //!   divvy_VERSION_amd64.deb, divvy-VERSION-1.x86_64.rpm
-//!   clearml_agent_fractional_gpu-VERSION-py3-none-any.whl, divvy_ray-VERSION-py3-none-any.whl
+//!   clearml_agent_fractional_gpu-VERSION-py3-none-any.whl, divvy_ray-VERSION-py3-none-any.whl, pytest_divvy-VERSION-py3-none-any.whl
 //!   divvy-VERSION.cdx.json           bill of materials
 //!   SHA256SUMS
 //! ```
@@ -60,6 +60,7 @@ const EPOCH_OF_ZIP: i64 = 315_532_800;
 /// Packages for other engines, each a wheel of Python files alone.
 pub const CLEARML: &str = "python/clearml-agent-fractional-gpu";
 pub const RAY: &str = "python/divvy-ray";
+pub const PYTEST: &str = "python/pytest-divvy";
 
 pub fn make(args: &Args) -> Result<()> {
     crates::prepare(tools::all)?;
@@ -109,11 +110,12 @@ pub fn release(quick: bool, architecture: Architecture) -> Result<()> {
     })?;
     step(
         "wheels",
-        "divvy-gpu, and the packages for the ClearML agent and for Ray",
+        "divvy-gpu, and the packages for the ClearML agent, Ray and pytest",
         || {
             wheel::write(&dist, &tree, &bill, architecture, time, quick)?;
             plain_wheel(CLEARML, &dist, &epoch)?;
-            plain_wheel(RAY, &dist, &epoch)
+            plain_wheel(RAY, &dist, &epoch)?;
+            plain_wheel(PYTEST, &dist, &epoch)
         },
     )?;
     step(

@@ -87,7 +87,7 @@ pub fn run_tiers(args: &Args) -> Result<()> {
     )?;
     step(
         "python",
-        "tests of the packages for the stock ClearML agent and for Ray",
+        "tests of the packages for the stock ClearML agent, for Ray and for pytest",
         || {
             let test = |package, tests: &[&str]| {
                 run(Command::new(venv.python())
@@ -98,7 +98,8 @@ pub fn run_tiers(args: &Args) -> Result<()> {
                     .current_dir(root().join(package)))
             };
             test(dist::CLEARML, &["tests.test_check", "tests.test_command"])?;
-            test(dist::RAY, &[])
+            test(dist::RAY, &[])?;
+            test(dist::PYTEST, &[])
         },
     )?;
 

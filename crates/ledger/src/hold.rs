@@ -253,7 +253,8 @@ impl ProcessSlot {
     fn note_peak(&self, gpu: usize, total: u64) {
         let Some(cell) = self.cell(gpu) else { return };
         let own = Word(cell.used.load(Relaxed)).bytes();
-        for (peak, value) in [(&cell.peak, own), (&self.slots.gpus[gpu].peak, total)] {
+        let (ever, recent) = (&self.slots.gpus[gpu].peak, &self.slots.recent_peaks[gpu]);
+        for (peak, value) in [(&cell.peak, own), (ever, total), (recent, total)] {
             if peak.load(Relaxed) < value {
                 peak.fetch_max(value, Relaxed);
             }

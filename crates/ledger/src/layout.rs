@@ -122,7 +122,9 @@ pub(crate) struct SlotsFile {
     _padding: AtomicU32,
     /// Time that threads stood at the gate, all together, nanoseconds.
     pub throttled: AtomicU64,
-    _room: [AtomicU64; 101],
+    _room: [AtomicU64; 85],
+    /// Per GPU, the highest charge since the daemon last set it to 0 ([`crate::Slice::restart_peaks`]).
+    pub recent_peaks: [AtomicU64; GPUS],
     pub gpus: [SliceGpu; GPUS],
     /// Per GPU, the shared allocations that count against its limit.
     pub shared_live: [[AtomicU64; SHARED_WORDS]; GPUS],
@@ -288,6 +290,7 @@ mod tests {
         assert_eq!(offset_of!(SlotsFile, alarms), 192);
         assert_eq!(offset_of!(SlotsFile, asked), 200);
         assert_eq!(offset_of!(SlotsFile, throttled), 208);
+        assert_eq!(offset_of!(SlotsFile, recent_peaks), 896);
         assert_eq!(offset_of!(SlotsFile, gpus), 1024);
         assert_eq!(offset_of!(SlotsFile, shared_live), 2048);
         assert_eq!(offset_of!(SlotsFile, slots), 4096);

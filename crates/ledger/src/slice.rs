@@ -55,6 +55,8 @@ pub struct Usage {
     pub host: u64,
     /// Highest `charged + overhead` so far.
     pub peak: u64,
+    /// The same since [`Slice::restart_peaks`]: what was charged then counts as well.
+    pub recent_peak: u64,
     /// Refusals that programs got ([`crate::ProcessSlot::count_denial`]), and the last one's size and time
     /// (CLOCK_BOOTTIME, nanoseconds).
     pub denied: u64,
@@ -324,6 +326,23 @@ impl Slice {
         self.open_file(map::SLOTS, write).map(|(file, _)| file)
     }
 
+    /// Begins a new stretch of time for [`Usage::recent_peak`].
+    ///
+    /// # Errors
+    /// The slots file cannot be opened or written any more.
+    pub fn restart_peaks(&self) -> Result<(), OpenError> {
+        let file = self.open_slots(true)?;
+        // Written and not mapped: a job that has cut its file short cannot end the daemon with SIGBUS.
+        let write = |gpu: usize| file.write_all_at(&[0; 8], recent_peak(gpu) as u64);
+        (0..self.spec.gpus.len())
+            .try_for_each(write)
+            .map_err(|source| OpenError::Io {
+                path: self.slots.clone(),
+                operation: "writing",
+                source,
+            })
+    }
+
     /// Whether a slots file of this generation belongs to the control file.
     pub(crate) fn is_of_ours(&self, generation: u64) -> Result<(), OpenError> {
         let expected = self.spec.generation;
@@ -336,6 +355,11 @@ impl Slice {
             expected,
         })
     }
+}
+
+/// Where the slots file has [`Usage::recent_peak`] of a GPU.
+fn recent_peak(gpu: usize) -> usize {
+    offset_of!(SlotsFile, recent_peaks) + gpu * 8
 }
 
 /// Contexts on one GPU, as the slice's processes counted them.
@@ -412,6 +436,7 @@ impl Snapshot {
             limit: spec.limit,
             unseen: spec.unseen,
             peak: kept(offset_of!(SliceGpu, peak)),
+            recent_peak: word(&self.head, recent_peak(gpu)),
             denied: kept(offset_of!(SliceGpu, denied)),
             last_denied_size: kept(offset_of!(SliceGpu, last_denied_size)),
             last_denied_at: kept(offset_of!(SliceGpu, last_denied_at)),

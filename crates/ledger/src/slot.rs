@@ -115,6 +115,7 @@ impl ProcessSlot {
             limit: self.limit(gpu),
             unseen: self.unseen(gpu),
             peak: kept.peak.load(Relaxed),
+            recent_peak: self.slots.recent_peaks[gpu].load(Relaxed),
             denied: kept.denied.load(Relaxed),
             last_denied_size: kept.last_denied_size.load(Relaxed),
             last_denied_at: kept.last_denied_at.load(Relaxed),

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::build::BUILT;
 use super::platform::Platform;
 use super::roots;
-use super::{CLEARML, RAY, VERSION, shipped_file};
+use super::{CLEARML, PYTEST, RAY, VERSION, shipped_file};
 use crate::cargo::{root, target};
 use crate::steps::{answer, run};
 
@@ -34,6 +34,7 @@ pub fn all(platform: &Platform, dist: &Path, name: &str) -> Result<()> {
         wheel(dist, &place, &python)?;
         clearml(dist, &place, &python)?;
         ray(dist, &python)?;
+        pytest(dist, &python)?;
     } else {
         foreign_wheel(platform, dist, &place, &python)?;
     }
@@ -183,6 +184,14 @@ fn ray(dist: &Path, python: &Path) -> Result<()> {
     unit_tests(python, RAY)?;
     let hook = "import sys; assert '_divvy_ray' in sys.modules, 'the .pth file was not read'";
     run(Command::new(python).args(["-c", hook]))
+}
+
+/// The plugin of pytest, without pytest and pytest-xdist: no index is asked, so pip installs none of them.
+fn pytest(dist: &Path, python: &Path) -> Result<()> {
+    let wheel = shipped_file(dist, "pytest_divvy-", ".whl")?;
+    let pip = ["-m", "pip", "install", "--quiet", "--no-index", "--no-deps"];
+    run(Command::new(python).args(pip).arg(wheel))?;
+    unit_tests(python, PYTEST)
 }
 
 /// The tests of a package, with the installed package.

@@ -154,7 +154,7 @@ pub fn is_program(file: &str) -> bool {
     let has_scripts = [
         "share/divvy/images/",
         "share/divvy/slurm/",
-        "share/doc/divvy/examples/divvy-task",
+        "share/doc/divvy/examples/divvy-",
     ];
     file.starts_with("bin/")
         || has_scripts.iter().any(|folder| file.starts_with(folder)) && is_script
@@ -194,6 +194,7 @@ mod tests {
     fn programs_are_told_by_their_place() {
         for (file, expected) in [
             ("bin/divvy", true),
+            ("share/doc/divvy/examples/divvy-ci", true),
             ("share/doc/divvy/examples/divvy-task", true),
             ("share/doc/divvy/examples/jupyterhub_config.py", false),
             ("share/doc/divvy/examples/systemd/README", false),

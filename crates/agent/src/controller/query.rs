@@ -190,6 +190,7 @@ pub fn view(
             memory_unaccounted_bytes: unseen,
             memory_target_bytes: holding.goal.map(|goal| goal.memory.get()),
             share_target: holding.goal.map(|goal| goal.share.thousandths()),
+            memory_recent_peak_bytes: usage.map(|usage| usage.recent_peak.max(usage.used())),
         }
     });
     let held_up = || {

@@ -278,6 +278,11 @@ impl HeldSlice {
         }
     }
 
+    /// Measures the peak that a job has after its resize. Without the file there is nothing to measure.
+    pub fn restart_peaks(&self) {
+        let _ = self.reader.slice().restart_peaks();
+    }
+
     /// Closes the slice: its processes get nothing more, whether they have joined or join later.
     pub fn close(&self) {
         self.reader.change(|spec| spec.closed = true);

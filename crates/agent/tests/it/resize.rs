@@ -100,6 +100,31 @@ async fn more_is_there_at_once_and_the_program_sees_it() {
 }
 
 #[tokio::test]
+async fn a_resize_measures_the_peak_of_a_job_anew_also_where_its_limit_stays() {
+    let home = Home::started(&ONE);
+    let client = home.connect();
+    let id = running(&client, 40).await;
+    let peaks = async || {
+        let job = client.job(&id).await.unwrap();
+        let slice = &job.slices[0];
+        let recent = slice.memory_recent_peak_bytes.unwrap() / GIB;
+        (slice.memory_peak_bytes / GIB, recent)
+    };
+    let slot = member(&home, &id, 30);
+    slot.release(0, 25 * GIB);
+    assert_eq!(peaks().await, (30, 30));
+    // What the job still holds belongs to its peak from now on.
+    for (size, recent) in [(20, 5), (20, 7), (25, 5)] {
+        resize(&client, &id, memory(size)).await.unwrap();
+        if recent > 5 {
+            slot.reserve(0, 2 * GIB).unwrap().commit();
+            slot.release(0, 2 * GIB);
+        }
+        assert_eq!(peaks().await, (30, recent), "at {size} GiB");
+    }
+}
+
+#[tokio::test]
 async fn less_is_given_up_at_once_where_it_is_not_used() {
     let home = Home::started(&ONE);
     let client = home.connect();

@@ -738,6 +738,10 @@ pub struct Slice {
     /// Share that belongs to the target.
     #[serde(default)]
     pub share_target: Option<u16>,
+    /// The largest charge since the last resize of the job, in bytes; since its start without one. Absent in a job that has
+    /// ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_recent_peak_bytes: Option<u64>,
 }
 
 /// Body of `POST /v1/jobs/{id}/cancel`. Only the daemon's own user may set a field: the fields are for its front ends.

@@ -73,6 +73,7 @@ fn a_hold_can_be_committed_as_another_size() {
             limit: 100,
             charged: 120,
             peak: 120,
+            recent_peak: 120,
             ..Usage::default()
         }
     );
@@ -151,6 +152,23 @@ fn a_context_that_does_not_fit_is_refused_and_one_that_exists_is_charged_all_the
 }
 
 #[test]
+fn the_recent_peak_begins_anew_and_the_peak_of_the_slice_stays() {
+    let place = Place::with_limit(100);
+    let slot = place.slice().join().unwrap();
+    slot.reserve(0, 80).unwrap().commit();
+    slot.release(0, 60);
+    place.slice().restart_peaks().unwrap();
+    let peaks = |usage: Usage| (usage.peak, usage.recent_peak);
+    assert_eq!(peaks(slot.usage(0)), (80, 0));
+    slot.reserve(0, 10).unwrap().commit();
+    slot.release(0, 10);
+    assert_eq!(peaks(slot.usage(0)), (80, 30));
+    assert_eq!(peaks(place.slice().read().unwrap().usage(0)), (80, 30));
+    slot.reserve(0, 70).unwrap().commit();
+    assert_eq!(peaks(place.slice().read().unwrap().usage(0)), (90, 90));
+}
+
+#[test]
 fn a_limit_below_what_is_used_refuses_and_breaks_nothing() {
     let place = Place::with_limit(100);
     let slot = place.slice().join().unwrap();
@@ -162,6 +180,7 @@ fn a_limit_below_what_is_used_refuses_and_breaks_nothing() {
             limit: 50,
             charged: 80,
             peak: 80,
+            recent_peak: 80,
             ..Usage::default()
         }
     );

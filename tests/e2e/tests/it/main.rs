@@ -43,6 +43,7 @@ mod orderly;
 mod orphans;
 mod podman;
 mod prometheus;
+mod pytest;
 mod race;
 mod ray;
 mod replay;

@@ -238,6 +238,8 @@ fn resize_held(
     let is_so = |(one, holding): (&Resized, &crate::model::job::Allocation)| {
         one.grant == holding.grant && one.target == holding.goal
     };
+    // Also where nothing changes: a resize begins a new measurement of the job's peak.
+    fx.jobs.resizes.push(id);
     if resized.iter().zip(&job.allocations).all(is_so) {
         return Ok(());
     }
@@ -250,7 +252,6 @@ fn resize_held(
     io.store.save_resized(&job)?;
     fx.record_event(io, Some(id), "resized", &text)?;
     fx.replan = true;
-    fx.jobs.resizes.push(id);
     fx.jobs.changed.insert(id);
     Ok(())
 }
@@ -322,6 +323,9 @@ pub(in crate::controller) fn apply_resizes(
     }
     for id in resizes {
         apply_limits(&mut state.jobs, io, actuators, id);
+        if let Some(slice) = state.jobs.active.get(&id).and_then(|active| active.slice()) {
+            slice.restart_peaks();
+        }
     }
     reach("resize.told");
     io.store.begin()?;
