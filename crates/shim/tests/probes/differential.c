@@ -154,9 +154,17 @@ static word current(void) {
     return context;
 }
 
+/* What is made in a green context lives in its device's primary one. */
+static word home(void) {
+    word context = current();
+    for (int i = 0; i < count[GREEN]; i++)
+        if (context && live[GREEN][i].size == context) return primary[live[GREEN][i].of];
+    return context;
+}
+
 static struct object *add(enum kind kind, word value, word size) {
     static struct object beyond;
-    struct object made = {value, size, current(), 0, ++objects};
+    struct object made = {value, size, home(), 0, ++objects};
     printf(" =#%llu", (unsigned long long)objects);
     if (count[kind] == MOST) return &beyond;
     live[kind][count[kind]] = made;
@@ -657,7 +665,8 @@ static void import_external(void) {
         else close(descriptor);
         break;
     case 1:
-        if (count[BUFFER] < MOST && CALL(cuExternalMemoryGetMappedBuffer, P(to), memory, P(part)) == 0 && to) add(BUFFER, value, PAGE);
+        if (count[BUFFER] < MOST && CALL(cuExternalMemoryGetMappedBuffer, P(to), memory, P(part)) == 0 && to)
+            add(BUFFER, value, PAGE)->context = found(EXTERNAL, memory).context; /* it ends with that */
         break;
     default:
         if (CALL(cuDestroyExternalMemory, memory) == 0) drop_value(EXTERNAL, memory);
@@ -694,8 +703,11 @@ static void green(void) {
     switch (below(4)) {
     case 0:
         if (count[GREEN] < 3 && QUIET(cuDeviceGetDevResource, at, P(room), 1) == 0 && QUIET(cuDevResourceGenerateDesc, P(&desc), P(room), 1) == 0 &&
-            CALL(cuGreenCtxCreate, P(&made), desc, at, 1) == 0)
-            add(GREEN, made, 0)->of = at;
+            CALL(cuGreenCtxCreate, P(&made), desc, at, 1) == 0) {
+            green = add(GREEN, made, 0);
+            green->of = at;
+            QUIET(cuCtxFromGreenCtx, P(&green->size), made);
+        }
         break;
     case 1: if (green && CALL(cuCtxFromGreenCtx, P(&made), green->value) == 0) CALL(cuCtxSetCurrent, made); break;
     default:
@@ -887,7 +899,7 @@ static void ask_device(void) {
 /* A run of this program of its own, which says nothing. It ends by itself, ends in a PID namespace of its own, is killed, or becomes a
  * program without CUDA. Whatever it held is there again. */
 static void run_another(void) {
-    char numbers[4][24], path[32], name[16] = "";
+    char numbers[4][24], path[32], status[64] = "";
     int end = (int)below(4), told[2];
     if (pipe2(told, O_CLOEXEC)) return;
     fflush(stdout);
@@ -915,13 +927,14 @@ static void run_another(void) {
     printf("\n%llu another %d", (unsigned long long)step, end);
     if (read(told[0], path, 1) < 0) return;
     close(told[0]);
-    snprintf(path, sizeof path, "/proc/%d/comm", child);
-    while (end == 3 && strcmp(name, "sleep\n")) {
+    snprintf(path, sizeof path, "/proc/%d/stat", child);
+    /* It sleeps: the kernel drops the locks of closed files once the new program begins to run. */
+    while (end == 3 && !strstr(status, "(sleep) S")) {
         int file = open(path, O_RDONLY | O_CLOEXEC);
-        ssize_t length = read(file, name, sizeof name - 1);
+        ssize_t length = read(file, status, sizeof status - 1);
         close(file);
         if (length < 0) break;
-        name[length] = 0;
+        status[length] = 0;
     }
     if (end == 3) ask_memory();
     if (end >= 2) kill(child, SIGKILL);

@@ -474,7 +474,6 @@ fn untagged_memory_stays_in_its_slice_while_a_process_has_imported_it() {
     let _daemon = home.daemon(&["--set", "on-bypass=kill"]);
     let evader = Evader::build(&home);
     let words = [&evader.program, "hoard", "20", &home.gate("hoard")];
-    let words = words.map(|word| word.as_str());
     let job = home.submit(&["--gpu-memory", "4G"], &words);
     let said = home.first_words(&job);
     assert_eq!(said["result"], 2, "OUT_OF_MEMORY: {said}");

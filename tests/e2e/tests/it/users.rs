@@ -228,7 +228,7 @@ fn a_users_untagged_imports_stay_in_their_slice() {
     };
     let evader = Evader::build(&home);
     let words = [&evader.program, "hoard", "20", &home.gate("hoard")];
-    let job = submit(&home, "4G", &words.map(|word| word.as_str()));
+    let job = submit(&home, "4G", &words);
     let said = home.first_words(&job);
     assert_eq!(said["result"], 2, "OUT_OF_MEMORY: {said}");
     let gpu = home.items(&["gpus"]).remove(0);
@@ -249,7 +249,7 @@ fn the_job_of_a_user_is_named_for_memory_behind_its_descriptors() {
     let evader = Evader::build(&home);
     let (gate, copy) = (home.gate("hoard"), evader.copy_of_the_driver());
     let words = [&evader.program, "hoard", "20", &gate, &copy];
-    let job = submit(&home, "2G", &words.map(|word| word.as_str()));
+    let job = submit(&home, "2G", &words);
     let said = home.first_words(&job);
     assert_eq!(said["result"], 0, "{said}");
     let begin = Instant::now();
@@ -264,12 +264,12 @@ fn the_job_of_a_user_is_named_for_memory_behind_its_descriptors() {
     });
     let named = begin.elapsed();
     println!("shown after {shown:?}, named after {named:?}: {waiting}");
-    let waits = submit(&home, "70G", &["true"]);
-    // A neighbour gets all of what it is given.
+    // A neighbour gets all of what it is given; a larger one waits.
     let probe = home.program("cudarc_probe");
     let run = ["run", "--gpu-memory", "40G", "--", &probe, "fill"];
     let report = divvy(&home, &run).ok().json();
     assert!(report["got_bytes"].as_u64() > Some(39 * GIB), "{report}");
+    let waits = submit(&home, "70G", &["true"]);
     let why = divvy(&home, &["why", &waits]).ok().stdout;
     assert!(why.contains(&format!("(#{job} may hold it)")), "{why}");
     home.open("hoard");
@@ -297,7 +297,7 @@ fn a_users_own_daemon_reports_a_leader_that_has_ended_and_descriptors_that_hold_
     let is_told = |way: &str, kind: &str| {
         let gate = home.gate(way);
         let words = [&evader.program, way, "6", &gate, &copy];
-        let job = submit(&home, "4G", &words.map(|word| word.as_str()));
+        let job = submit(&home, "4G", &words);
         let text = until(format!("{kind} is told"), || {
             let events = divvy(&home, &["events", &job, "-o", "json"]).ok().items();
             let told = events.into_iter().find(|event| event["kind"] == kind)?;
