@@ -19,6 +19,7 @@ pub mod sample;
 pub mod sleep;
 pub mod slice;
 pub mod source;
+pub mod unlisted;
 mod utilisation;
 pub mod watched_jobs;
 mod xids;
@@ -41,6 +42,7 @@ use crate::model::out_of_service::OutOfService;
 use driver_limit::NoDriverLimit;
 use outside::OutsideProcess;
 use sample::GpuSample;
+use unlisted::UnlistedHolder;
 
 /// A GPU in the controller's state.
 #[derive(Clone, Debug)]
@@ -57,6 +59,8 @@ pub struct Device {
     pub unmanaged: Vec<u32>,
     /// The largest of them, by user and program.
     pub outside: Vec<OutsideProcess>,
+    /// Who may hold the memory that the driver lists for no process.
+    pub unlisted_holder: Option<UnlistedHolder>,
     pub ledger_error: LedgerError,
     /// It is powered down, and its figures are the last known.
     pub asleep: bool,
@@ -112,6 +116,7 @@ impl Device {
             reserved: observed.reserved,
             unmanaged: Bytes::ZERO,
             unlisted: Bytes::ZERO,
+            unlisted_holder: None,
             enforcement: Enforcement::Limiter,
             elsewhere: Vec::new(),
             context: Bytes::ZERO,
@@ -126,6 +131,7 @@ impl Device {
             overhead,
             unmanaged: Vec::new(),
             outside: Vec::new(),
+            unlisted_holder: None,
             ledger_error: LedgerError::default(),
             asleep: observed.asleep,
             reports_process_memory: true,
@@ -169,6 +175,7 @@ impl Device {
             overhead,
             unmanaged: Vec::new(),
             outside: Vec::new(),
+            unlisted_holder: None,
             ledger_error: LedgerError::default(),
             asleep: false,
             reports_process_memory: true,
@@ -220,6 +227,7 @@ impl Device {
             out_of_service: None,
             unmanaged: Bytes::ZERO,
             unlisted: Bytes::ZERO,
+            unlisted_holder: None,
             // The next start asks the driver anew.
             enforcement: Enforcement::Limiter,
             elsewhere: Vec::new(),
@@ -242,6 +250,14 @@ impl Device {
             mig: self.profile_table().map(carving),
             ..self.gpu.clone()
         }
+    }
+
+    /// Takes over who may hold memory that the driver lists for no process. Returns whether a plan depends on the change:
+    /// the reasons of waiting jobs name the job.
+    pub fn set_unlisted_holder(&mut self, holder: Option<UnlistedHolder>) -> bool {
+        self.unlisted_holder = holder;
+        let job = holder.map(|holder| holder.job);
+        std::mem::replace(&mut self.gpu.unlisted_holder, job) != job
     }
 
     /// Takes over a sample, and the memory in it that no job gets. True when a plan depends on the change.

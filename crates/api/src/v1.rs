@@ -51,7 +51,7 @@ pub use exec::{Exec, ExecEnd, Signal, SignalJob, Terminal};
 pub use fold::Folded;
 pub use gpu::{
     Drain, Gpu, GpuAvailable, GpuHeldElsewhere, GpuLost, GpuProcess, GpuSlice, OutOfService,
-    Undrain,
+    Undrain, UnlistedHolder,
 };
 pub use history::{History, HistoryFigure};
 pub use job::{

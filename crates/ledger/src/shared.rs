@@ -94,6 +94,27 @@ impl ProcessSlot {
         self.cell(gpu).map(|_| gpu)
     }
 
+    /// The GPU and the key of each shared allocation that counts.
+    pub fn shared_keys(&self) -> Vec<(usize, u64)> {
+        let of = |gpu| {
+            let lines = self.shared_lines(gpu);
+            lines.map(move |line| (gpu, line.key.load(SeqCst)))
+        };
+        let keys = (0..GPUS).flat_map(of);
+        keys.filter(|(_, key)| *key != 0).collect()
+    }
+
+    /// How many bytes a shared allocation is, if no other living process holds it.
+    pub fn bytes_held_alone(&self, shared: SharedAllocation) -> Option<u64> {
+        let line = self.slots.shared.get(shared.line)?;
+        let holders = line.holders.each_ref().map(|word| word.load(SeqCst));
+        let is_other =
+            |slot: usize| slot != self.index && self.state_of(slot) == Some(ProcessState::Live);
+        let is_alone = holder(line.owner.load(SeqCst), &holders, is_other).is_none();
+        let is_same = line.claim.load(SeqCst) == shared.claim;
+        (is_alone && is_same).then(|| Word(line.used.load(SeqCst)).bytes())
+    }
+
     /// Ends this process's hold. With the last one the bytes are the slice's again.
     pub fn release_shared(&self, shared: SharedAllocation) {
         let Some(line) = self

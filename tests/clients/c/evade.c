@@ -10,8 +10,9 @@
  *   evade flicker GIB FILE CUDA HOLD PAUSE blind|beat
  *                                   as copy, and gives all back after HOLD ms, again and again: PAUSE ms after it did, or
  *                                   after the next heartbeat that the daemon then writes into its slice
- *   evade hoard GIB FILE            exports physical memory, takes the limiter's mark off the descriptor, has a child import it
- *                                   and not map it, and releases its own handle
+ *   evade hoard GIB FILE [CUDA]     exports physical memory, takes the limiter's mark off the descriptor, has a child import it
+ *                                   and not map it, and releases its own handle; the child does it by a copy of the driver,
+ *                                   without a context, if one is named
  *   evade forge GIB FILE            is charged, and then wipes out whatever looks like an amount of memory in its slice
  *   evade raise GIB FILE            writes a limit of its own into its slice before each allocation, until it has all it wants
  *   evade frame GIB PID             is charged, writes PID's process into its own place in its slice, and is gone
@@ -129,19 +130,21 @@ static int by_library(void *library, unsigned gib)
 }
 
 /* One of the slice's files, mapped. */
-static uint64_t *mapped(const char *name, size_t *words)
+static uint64_t *mapped(const char *name, size_t *words, int access_mode)
 {
     char path[4096];
     struct stat status;
-    const char *folder = must(getenv("DIVVY_SLICE"), "DIVVY_SLICE");
+    const char *mount = "/run/divvy-job/slice";
+    const char *folder = access(mount, F_OK) == 0 ? mount : must(getenv("DIVVY_SLICE"), "DIVVY_SLICE");
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    int file = open(path, O_RDWR);
+    int file = open(path, access_mode);
     if (file < 0 || fstat(file, &status) != 0) {
         perror(path);
         exit(1);
     }
     *words = (size_t)status.st_size / 8;
-    void *map = mmap(NULL, (size_t)status.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    int protection = access_mode == O_RDWR ? PROT_READ | PROT_WRITE : PROT_READ;
+    void *map = mmap(NULL, (size_t)status.st_size, protection, MAP_SHARED, file, 0);
     return must(map == MAP_FAILED ? NULL : map, "mmap");
 }
 
@@ -149,7 +152,7 @@ static uint64_t *mapped(const char *name, size_t *words)
 static void wipe_amounts(void)
 {
     size_t words;
-    uint64_t *file = mapped("slots", &words);
+    uint64_t *file = mapped("slots", &words, O_RDWR);
     for (size_t at = 8; at < words; at++) {
         uint64_t amount = file[at] & 0xffffffffffffu;
         if (amount >= 64u << 20 && amount % (1 << 20) == 0)
@@ -162,7 +165,7 @@ static int raise_and_hold(const struct cuda *cuda, unsigned gib)
 {
     enum { LIMIT = 272 / 8, OUT_OF_MEMORY = 2 };
     size_t words;
-    uint64_t *control = mapped("control", &words);
+    uint64_t *control = mapped("control", &words, O_RDWR);
     void *context;
     uint64_t address;
     int result = cuda->init(0);
@@ -188,7 +191,7 @@ static int flicker(void *driver, const struct cuda *cuda, unsigned gib, char **w
     size_t count;
     int (*reset)(int) = must(in_table(driver, "cuDevicePrimaryCtxReset_v2"), "cuDevicePrimaryCtxReset_v2");
     useconds_t hold_for = (useconds_t)atoi(words[5]) * 1000, pause_for = (useconds_t)atoi(words[6]) * 1000;
-    uint64_t *control = strcmp(words[7], "beat") == 0 ? mapped("control", &count) : NULL;
+    uint64_t *control = strcmp(words[7], "beat") == 0 ? mapped("control", &count, O_RDONLY) : NULL;
     int result = 0;
     while (!result && access(words[3], F_OK) != 0) {
         if (control)
@@ -237,7 +240,7 @@ static int pass(int socket, const int *descriptor)
 }
 
 /* Ends with the driver's first error, or with all that is wanted. */
-static int hoard(void *driver, const struct cuda *cuda, unsigned gib)
+static int hoard(void *driver, const struct cuda *cuda, unsigned gib, const char *copy)
 {
     int (*create)(uint64_t *, size_t, const struct properties *, uint64_t) = must(dlsym(driver, "cuMemCreate"), "cuMemCreate");
     int (*release)(uint64_t) = must(dlsym(driver, "cuMemRelease"), "cuMemRelease");
@@ -248,7 +251,14 @@ static int hoard(void *driver, const struct cuda *cuda, unsigned gib)
     socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets);
     if (fork() == 0) {
         close(sockets[0]);
-        result = hold(cuda, 0);
+        if (copy) {
+            void *own = must(dlopen(copy, RTLD_NOW | RTLD_LOCAL), copy);
+            int (*init)(unsigned) = must(in_table(own, "cuInit"), "cuInit");
+            import = must(in_table(own, "cuMemImportFromShareableHandle"), "import");
+            result = init(0);
+        } else {
+            result = hold(cuda, 0);
+        }
         while ((descriptor = pass(sockets[1], NULL)) >= 0) {
             if (!result)
                 result = import(&handle, (void *)(intptr_t)descriptor, 1);
@@ -292,7 +302,7 @@ static uint64_t start_time(int pid)
 static void frame(int other)
 {
     size_t words;
-    uint64_t *file = mapped("slots", &words);
+    uint64_t *file = mapped("slots", &words, O_RDWR);
     uint64_t mine = start_time(getpid());
     for (size_t at = 0; at + 1 < words; at++)
         if ((uint32_t)file[at] == (uint32_t)getpid() && file[at + 1] == mine) {
@@ -335,12 +345,14 @@ static void *evade(void *arguments)
         result = by_library(dlmopen(LM_ID_NEWLM, library, RTLD_NOW), gib);
     } else {
         int is_copy = strcmp(way, "copy") == 0 || strcmp(way, "leader") == 0 || strcmp(way, "flicker") == 0;
-        void *driver = must(dlopen(library, RTLD_NOW | RTLD_LOCAL), library);
+        int is_hoard = strcmp(way, "hoard") == 0;
+        const char *name = is_hoard ? "libcuda.so.1" : library;
+        void *driver = must(dlopen(name, RTLD_NOW | RTLD_LOCAL), name);
         struct cuda cuda = all(driver, is_copy ? in_table : dlsym);
         if (strcmp(way, "flicker") == 0)
             result = flicker(driver, &cuda, gib, words);
-        else if (strcmp(way, "hoard") == 0)
-            result = hoard(driver, &cuda, gib);
+        else if (is_hoard)
+            result = hoard(driver, &cuda, gib, words[4]);
         else
             result = strcmp(way, "raise") == 0 ? raise_and_hold(&cuda, gib) : hold(&cuda, gib);
     }

@@ -188,6 +188,7 @@ pub fn view(
                 .map_or(traces.mismatch_max, |slice_usage| slice_usage.mismatch_max)
                 .get(),
             memory_unaccounted_bytes: unseen,
+            memory_unlisted: state.gpus.unlisted_of(&holding.grant.gpu, job.id),
             memory_target_bytes: holding.goal.map(|goal| goal.memory.get()),
             share_target: holding.goal.map(|goal| goal.share.thousandths()),
             memory_recent_peak_bytes: usage.map(|usage| usage.recent_peak.max(usage.used())),
@@ -393,6 +394,8 @@ fn gpu_to_api(
         memory_used_bytes: device.used.get(),
         memory_unmanaged_bytes: gpu.unmanaged_outside().get(),
         memory_unlisted_bytes: gpu.unlisted_outside().get(),
+        memory_unlisted_holder: (device.unlisted_holder)
+            .map(|holder| holder.to_api(gpu.unlisted_outside())),
         share_allocated: slices.iter().map(|slice| slice.share).sum(),
         utilization_percent: device.utilization_percent,
         temperature_celsius: device.temperature_celsius,

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use divvy_api::front_end::WorkerHold;
-use divvy_api::v1::{Error, ErrorCode};
+use divvy_api::v1::{self, Error, ErrorCode};
 use divvy_core::reconcile::{BootNanos, BypassKind, Watchlist};
 use divvy_core::{GpuUuid, JobId, Project, Wait};
 
@@ -133,6 +133,14 @@ impl GpuState {
             let what = format!("there is no managed GPU {name} here");
             Error::new(ErrorCode::NotFound, what).hint("list the GPUs: divvy gpus")
         })
+    }
+
+    /// What a job may hold of a GPU that the driver lists for no process.
+    pub fn unlisted_of(&self, gpu: &GpuUuid, job: JobId) -> Option<v1::UnlistedHolder> {
+        let mut devices = self.devices.iter();
+        let device = devices.find(|device| device.gpu.uuid == *gpu)?;
+        let holder = device.unlisted_holder.filter(|holder| holder.job == job)?;
+        Some(holder.to_api(device.gpu.unlisted_outside()))
     }
 
     pub fn device_mut(&mut self, gpu: &GpuUuid) -> Option<&mut Device> {

@@ -48,6 +48,7 @@ fn on_gpu(gpu: &ObservedGpu, milliwatts: Option<u32>, all: &OutsideProcesses) ->
             .sum::<Bytes>()
             .get(),
         memory_unlisted_bytes: 0,
+        memory_unlisted_holder: None,
         utilization_percent: gpu.utilization_percent,
         temperature_celsius: gpu.temperature_celsius,
         power_watts: milliwatts.map(|milliwatts| milliwatts.div_ceil(1000)),
@@ -70,6 +71,7 @@ fn blank() -> v1::Gpu {
         memory_used_bytes: 0,
         memory_unmanaged_bytes: 0,
         memory_unlisted_bytes: 0,
+        memory_unlisted_holder: None,
         share_allocated: 0,
         utilization_percent: None,
         temperature_celsius: None,

@@ -21,6 +21,7 @@ use super::outside::OutsideProcesses;
 use super::sample::{self, NodeSample};
 use super::sleep::PowerStates;
 use super::source::{Source, SourceError};
+use super::unlisted::UnlistedHolders;
 use super::watched_jobs::{WatchedJob, WatchedJobs};
 use super::{GpuOccupancy, Observation, ObservedGpu, Power};
 use crate::host::process::Process;
@@ -68,6 +69,7 @@ pub struct Observer {
     /// Never held while the driver is asked.
     kin: Mutex<Attribution>,
     outside: OutsideProcesses,
+    unlisted: UnlistedHolders,
     schedule: Mutex<PollSchedule>,
     changed: Condvar,
     /// What the GPUs drew when they were last asked, by index.
@@ -187,6 +189,7 @@ impl Observer {
             roster: Mutex::default(),
             kin: Mutex::default(),
             outside: OutsideProcesses::default(),
+            unlisted: UnlistedHolders::default(),
             schedule: Mutex::new(schedule),
             changed: Condvar::new(),
             power: Mutex::default(),
@@ -252,6 +255,7 @@ impl Observer {
             &self.marks,
         );
         self.outside.describe(&mut sample);
+        self.unlisted.add_to(&mut sample);
         Ok(sample)
     }
 
@@ -381,6 +385,8 @@ impl Observer {
                 drop(schedule);
                 report(sample);
                 self.completed.send_replace(begun);
+                self.unlisted
+                    .read_if_due(&self.marks, |process| self.job_of(process));
                 if power_at.elapsed() >= POWER_INTERVAL {
                     power_at = Instant::now();
                     lock(&self.schedule).in_flight_since = Some(power_at);

@@ -20,6 +20,7 @@ use divvy_ledger::{
 use super::attribution::{AttributedProcess, Attribution, Ownership, PidLookup, ProcessEvidence};
 use super::health::GpuXid;
 use super::outside::OutsideProcess;
+use super::unlisted::UnlistedHolder;
 use super::watched_jobs::{self, WatchedJobs};
 use super::{FaultyGpu, GpuProcess, Observation, ObservedGpu};
 use crate::host::clock::boot_ns;
@@ -44,6 +45,8 @@ pub struct NodeSample {
     pub exited: HashSet<ProcessIdentity>,
     /// Processes in the control groups of released jobs, once for each GPU that they use.
     pub leftovers: Vec<Leftover>,
+    /// Jobs that may hold memory which the driver lists for no process, the likeliest first.
+    pub unlisted_holders: Vec<UnlistedHolder>,
 }
 
 /// A process in the control group of a job that has been released.

@@ -30,7 +30,7 @@ pub const FIRST_USER: u32 = 1000;
 
 /// Major number of `/dev/nvidiaN` and `/dev/nvidiactl` (Linux' devices.txt). All others are assigned when the module is
 /// loaded.
-const NVIDIA: u32 = 195;
+pub const NVIDIA: u32 = 195;
 
 /// Majors that have drivers now.
 const DEVICES: &str = "/proc/devices";

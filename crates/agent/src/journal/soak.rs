@@ -39,6 +39,7 @@ fn gpu(index: u8) -> Gpu {
         elsewhere: Vec::new(),
         unmanaged: divvy_core::Bytes::ZERO,
         unlisted: divvy_core::Bytes::ZERO,
+        unlisted_holder: None,
         context: divvy_core::Bytes::ZERO,
         mig: None,
     }

@@ -130,6 +130,7 @@ mod tests {
             reserved: Bytes::ZERO,
             unmanaged: Bytes::ZERO,
             unlisted: Bytes::ZERO,
+            unlisted_holder: None,
             enforcement: divvy_core::Enforcement::Limiter,
             elsewhere: Vec::new(),
             context: Bytes::ZERO,

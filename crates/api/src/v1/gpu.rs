@@ -26,6 +26,9 @@ pub struct Gpu {
     /// The part of it that the driver lists for no process, in bytes.
     #[serde(default)]
     pub memory_unlisted_bytes: u64,
+    /// The job that may hold that part. Absent if no process of a job on this GPU has such descriptors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_unlisted_holder: Option<UnlistedHolder>,
     /// Share allocated to slices, in thousandths.
     pub share_allocated: u16,
     /// Percentage of time in which a kernel was running, according to the driver.
@@ -84,6 +87,18 @@ pub struct Gpu {
     /// The largest job that would get room on this GPU now. Absent if no job would.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available: Option<GpuAvailable>,
+}
+
+/// A process of a job that may hold memory which the driver lists for no process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct UnlistedHolder {
+    pub job: String,
+    pub pid: u32,
+    /// Number of its open descriptors that can hold GPU memory. Their sizes are unknown.
+    pub descriptors: u64,
+    /// Memory of the GPU that the driver lists for no process, in bytes.
+    pub memory_bytes: u64,
 }
 
 /// A process on a GPU that belongs to no slice.

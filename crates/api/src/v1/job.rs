@@ -6,7 +6,9 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Bypass, Confirmation, Container, Folded, JobClaim, MigSlice, Output, Script};
+use super::{
+    Bypass, Confirmation, Container, Folded, JobClaim, MigSlice, Output, Script, UnlistedHolder,
+};
 
 /// The amount of GPU that a job requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -731,6 +733,9 @@ pub struct Slice {
     /// Bytes that count against the limit although the ledger lacks them, because the driver reports them.
     #[serde(default)]
     pub memory_unaccounted_bytes: u64,
+    /// Present while the job may hold memory of the GPU that the driver lists for no process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_unlisted: Option<UnlistedHolder>,
     /// Target of a resize to a smaller limit, in bytes. The limiter refuses allocations beyond it already; the daemon
     /// frees the rest once the job uses no more than this.
     #[serde(default)]

@@ -436,6 +436,17 @@ impl Facts {
                 &format!("{unseen} without a known allocation, counted against the limit"),
             );
         }
+        if let Some(unlisted) = &slice.memory_unlisted {
+            self.add(
+                "  unlisted",
+                &format!(
+                    "no listed process uses {} of the GPU; pid {} has {} descriptors that can hold it",
+                    text::memory(unlisted.memory_bytes),
+                    unlisted.pid,
+                    unlisted.descriptors
+                ),
+            );
+        }
         if let Some(refusals) = jobs::refusals(std::slice::from_ref(slice)) {
             self.add("  refused", &refusals);
         }

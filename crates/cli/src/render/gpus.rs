@@ -222,7 +222,11 @@ fn note(gpu: &Gpu, view: View) -> String {
     let pids: Vec<String> = gpu.unmanaged_pids.iter().map(u32::to_string).collect();
     let unlisted = match gpu.memory_unlisted_bytes {
         0 => String::new(),
-        bytes => format!("{} in use by no listed process", text::memory(bytes)),
+        bytes => format!(
+            "{} in use by no listed process{}",
+            text::memory(bytes),
+            holder(gpu)
+        ),
     };
     let listed = gpu
         .memory_unmanaged_bytes
@@ -270,6 +274,17 @@ fn note(gpu: &Gpu, view: View) -> String {
         .filter(|part| !part.is_empty())
         .collect::<Vec<_>>()
         .join("; ")
+}
+
+/// Who may hold what no listed process does.
+fn holder(gpu: &Gpu) -> String {
+    let Some(holder) = &gpu.memory_unlisted_holder else {
+        return String::new();
+    };
+    format!(
+        ": #{} may, pid {} has {} descriptors for it",
+        holder.job, holder.pid, holder.descriptors
+    )
 }
 
 /// The line below the table: enforcement of limits, and source of the GPUs.

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::mig::{Blocker, BlockerOwner, Obstacle};
 use crate::model::isolation::Isolation;
 use crate::placement::fit::{Fraction, UnmetConstraint};
-use crate::units::{Bytes, gpus};
+use crate::units::{Bytes, JobId, gpus};
 
 impl fmt::Display for UnmetConstraint {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -93,6 +93,7 @@ impl fmt::Display for UnmetConstraint {
             Self::UnmanagedMemory {
                 unmanaged,
                 unlisted,
+                holder,
                 tolerated,
             } => {
                 let [unmanaged, tolerated] = unmanaged.human_beside(*tolerated);
@@ -100,14 +101,20 @@ impl fmt::Display for UnmetConstraint {
                     Bytes::ZERO => write!(out, "processes outside Divvy hold {unmanaged}")?,
                     listed_for_none => write!(
                         out,
-                        "{unmanaged} are in use outside Divvy, {} of them by no listed process",
-                        listed_for_none.human()
+                        "{unmanaged} are in use outside Divvy, {} of them by no listed process{}",
+                        listed_for_none.human(),
+                        may_hold(*holder)
                     )?,
                 }
                 write!(out, ", {tolerated} allowed")
             }
         }
     }
+}
+
+/// Which job may hold memory that the driver lists for no process.
+pub(super) fn may_hold(job: Option<JobId>) -> String {
+    job.map_or_else(String::new, |job| format!(" (#{job} may hold it)"))
 }
 
 /// `` and 2 more``, after the first of several daemons.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::explain::capacity::{NeverFits, out_of_service};
+use crate::explain::constraint::may_hold;
 use crate::explain::suggest::{largest_memories, largest_shares, mig_gpus, placeable_profiles};
 use crate::mig::{BlockerOwner, Obstacle};
 use crate::model::isolation::Isolation;
@@ -62,6 +63,8 @@ pub struct Shortage {
     pub unmanaged: Vec<(u32, Bytes)>,
     /// The part of it that the driver lists for no process.
     pub unlisted: Bytes,
+    /// A job that may hold that part.
+    pub unlisted_holder: Option<JobId>,
     /// The requested GPUs that are out of service, in words.
     pub out_of_service: Option<String>,
     /// GPUs that other daemons of the machine hold, at least in part, and where it does not fit: index and what they
@@ -77,7 +80,7 @@ impl Shortage {
         let (mut divided, mut shared) = (0, 0);
         let (mut foreign, mut layout, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new());
         let mut resuming = Vec::new();
-        let mut unlisted = Bytes::ZERO;
+        let (mut unlisted, mut unlisted_holder) = (Bytes::ZERO, None);
         for usage in node
             .gpus
             .iter()
@@ -95,6 +98,7 @@ impl Shortage {
                             UnmetConstraint::UnmanagedMemory { .. } => {
                                 foreign.push((usage.gpu.index, usage.unmanaged));
                                 unlisted = unlisted.saturating_add(usage.gpu.unlisted_outside());
+                                unlisted_holder = unlisted_holder.or(usage.gpu.unlisted_holder);
                             }
                             held @ UnmetConstraint::Elsewhere { .. } => {
                                 elsewhere.push((usage.gpu.index, held));
@@ -145,6 +149,7 @@ impl Shortage {
             most,
             unmanaged: foreign,
             unlisted,
+            unlisted_holder,
             out_of_service: out_of_service(node, request),
             elsewhere,
             fragmented: layout,
@@ -227,8 +232,9 @@ impl fmt::Display for Shortage {
                 Bytes::ZERO => write!(out, "; processes outside Divvy hold {held}")?,
                 listed_for_none => write!(
                     out,
-                    "; outside Divvy {held} are in use, {} by no listed process",
-                    listed_for_none.human()
+                    "; outside Divvy {held} are in use, {} by no listed process{}",
+                    listed_for_none.human(),
+                    may_hold(self.unlisted_holder)
                 )?,
             }
         }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::mig::MigInventory;
 use crate::model::enforcement::Enforcement;
-use crate::units::{Bytes, GpuUuid, Share};
+use crate::units::{Bytes, GpuUuid, JobId, Share};
 
 /// One GPU, as observed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +33,9 @@ pub struct Gpu {
     /// The part of it that the driver lists for no process.
     #[serde(default)]
     pub unlisted: Bytes,
+    /// The job that may hold that part, behind descriptors of its processes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unlisted_holder: Option<JobId>,
     /// What one CUDA context takes of a slice before its first allocation, as measured on this model; zero where it was
     /// not.
     #[serde(default)]
@@ -190,6 +193,7 @@ impl Gpu {
             reserved: Bytes::ZERO,
             unmanaged: Bytes::ZERO,
             unlisted: Bytes::ZERO,
+            unlisted_holder: None,
             context: Bytes::ZERO,
             mig: None,
             enforcement: Enforcement::Limiter,

@@ -216,6 +216,7 @@ mod tests {
             reserved: Bytes::ZERO,
             unmanaged: Bytes::ZERO,
             unlisted: Bytes::ZERO,
+            unlisted_holder: None,
             enforcement: crate::model::enforcement::Enforcement::Limiter,
             elsewhere: Vec::new(),
             context: Bytes::ZERO,

@@ -136,10 +136,12 @@ pub enum UnmetConstraint {
         holder: String,
         others: usize,
     },
-    /// It would fit without the memory in use outside slices, of which so much is listed for no process.
+    /// It would fit without the memory in use outside slices, of which so much is listed for no process. A job may hold
+    /// that part.
     UnmanagedMemory {
         unmanaged: Bytes,
         unlisted: Bytes,
+        holder: Option<JobId>,
         tolerated: Bytes,
     },
 }
@@ -309,6 +311,7 @@ pub(crate) fn whole_gpu_constraints(usage: &GpuUsage<'_>) -> Vec<UnmetConstraint
         unmet.push(UnmetConstraint::UnmanagedMemory {
             unmanaged,
             unlisted: usage.gpu.unlisted_outside(),
+            holder: usage.gpu.unlisted_holder,
             tolerated,
         });
     }
@@ -356,6 +359,7 @@ pub(crate) fn fraction_constraints(usage: &GpuUsage<'_>, size: GrantSize) -> Vec
             unmet.push(UnmetConstraint::UnmanagedMemory {
                 unmanaged: usage.unmanaged,
                 unlisted: usage.gpu.unlisted_outside(),
+                holder: usage.gpu.unlisted_holder,
                 tolerated,
             });
         }

@@ -32,6 +32,7 @@ pub fn gpu(index: u32) -> Gpu {
         reserved: Bytes::ZERO,
         unmanaged: Bytes::ZERO,
         unlisted: Bytes::ZERO,
+        unlisted_holder: None,
         enforcement: divvy_core::Enforcement::Limiter,
         elsewhere: Vec::new(),
         context: Bytes::ZERO,

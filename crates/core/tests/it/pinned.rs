@@ -44,6 +44,7 @@ fn node(modes: &[Mode]) -> Snapshot {
         reserved: Bytes::mib(7),
         unmanaged: Bytes::ZERO,
         unlisted: Bytes::ZERO,
+        unlisted_holder: None,
         enforcement: divvy_core::Enforcement::Limiter,
         elsewhere: Vec::new(),
         context: Bytes::ZERO,

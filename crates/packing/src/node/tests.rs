@@ -176,6 +176,7 @@ fn gpu(index: u32) -> Gpu {
         reserved: Bytes::ZERO,
         unmanaged: Bytes::ZERO,
         unlisted: Bytes::ZERO,
+        unlisted_holder: None,
         context: Bytes::ZERO,
         mig: None,
         enforcement: divvy_core::Enforcement::Limiter,

@@ -34,6 +34,11 @@ pub fn draw() -> u64 {
     u64::from_ne_bytes(bytes) % (PLACES - BEYOND_FILES) + BEYOND_FILES
 }
 
+/// Whether a key was drawn for a descriptor. The keys of handles are above all of these ([`of_bytes`]).
+pub fn is_drawn(key: u64) -> bool {
+    (BEYOND_FILES..PLACES).contains(&key)
+}
+
 /// Marks what a descriptor stands for. Returns whether it could be.
 pub fn set(descriptor: RawFd, mark: DescriptorTag) -> bool {
     // SAFETY: all zeros are valid.
@@ -63,7 +68,7 @@ fn mark_in(line: &str) -> Option<DescriptorTag> {
         key: start,
         bytes: pages * PAGE,
     };
-    (is_mark && (BEYOND_FILES..PLACES).contains(&start)).then_some(mark)
+    (is_mark && is_drawn(start)).then_some(mark)
 }
 
 /// The key of memory that processes pass on as bytes: the driver returns the same bytes for one allocation and others
@@ -76,7 +81,7 @@ pub fn of_bytes(bytes: &[u8]) -> u64 {
         });
     // The function above (FNV-1a) leaves the last bytes in the low bits; this spreads them.
     let mixed = (mixed ^ mixed >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed ^ mixed >> 29
+    (mixed ^ mixed >> 29) | 1 << 63
 }
 
 #[cfg(test)]
@@ -148,7 +153,7 @@ mod tests {
     #[test]
     fn keys_are_places_that_a_lock_can_have_and_no_file_has() {
         for _ in 0..1000 {
-            assert!((BEYOND_FILES..PLACES).contains(&draw()));
+            assert!(is_drawn(draw()));
         }
         assert_ne!(draw(), draw());
     }
@@ -165,5 +170,6 @@ mod tests {
             .chain([of_bytes(&handle)])
             .collect();
         assert_eq!(names.len(), 513);
+        assert!(!names.into_iter().any(is_drawn));
     }
 }

@@ -5,6 +5,7 @@
 //! ```text
 //! own, charged to this process ── export ──► a line that the slice counts, of which this process is one holder
 //! import: one more holder of such a line, for nothing; where there is none, own bytes, which become one
+//! import without a mark: one more holder of every line that it may be, until its size is known
 //! ```
 //! The ledger knows of one hold a process and line; how many things hold on to it here is counted in [`Shares`].
 
@@ -20,6 +21,8 @@ pub struct MemoryCharge {
     place: GpuAccount,
     origin: Origin,
     has: Mutex<Has>,
+    /// Holders of the lines that it may be, while it is not known which it is.
+    candidates: Mutex<Vec<Arc<MemoryCharge>>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,6 +30,8 @@ enum Origin {
     Made,
     /// From another process, which may share it under that key.
     Imported(Option<u64>),
+    /// A line that an import without a mark may be.
+    Candidate,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -45,11 +50,29 @@ impl Has {
     }
 }
 
-/// The lines that this process holds: by GPU and key, how many things here do.
+/// The lines that this process holds, by GPU and key.
 #[derive(Default)]
-pub struct Shares(Mutex<HashMap<(usize, u64), (SharedAllocation, u32)>>);
+pub struct Shares(Mutex<HashMap<(usize, u64), HeldLine>>);
 
-type Held<'a> = MutexGuard<'a, HashMap<(usize, u64), (SharedAllocation, u32)>>;
+type Held<'a> = MutexGuard<'a, HashMap<(usize, u64), HeldLine>>;
+
+struct HeldLine {
+    line: SharedAllocation,
+    /// How many things in this process hold it.
+    here: u32,
+    /// How many of them only may be it.
+    candidates: u32,
+}
+
+impl HeldLine {
+    fn new(line: SharedAllocation) -> Self {
+        Self {
+            line,
+            here: 1,
+            candidates: 0,
+        }
+    }
+}
 
 impl Shares {
     fn held(&self) -> Held<'_> {
@@ -63,6 +86,7 @@ impl MemoryCharge {
             place,
             origin,
             has: Mutex::new(has),
+            candidates: Mutex::default(),
         }
     }
 
@@ -94,6 +118,12 @@ impl MemoryCharge {
         Ok(Arc::new(holding))
     }
 
+    /// One more holder of the line under that key, if there is one, for an import that may be it.
+    pub fn candidate(place: GpuAccount, key: u64) -> Option<Arc<Self>> {
+        let holding = Self::of(place, Origin::Candidate, Has::default());
+        holding.join(key, 0).then(|| Arc::new(holding))
+    }
+
     /// Whether the slice counts it by now.
     pub fn is_counted(&self) -> bool {
         let has = self.has();
@@ -120,18 +150,51 @@ impl MemoryCharge {
         if bytes <= known || self.key_of_origin().is_some_and(joins) {
             return Ok(());
         }
-        self.place.reserve(bytes - known)?.commit();
-        self.has().own += bytes - known;
+        if !self.adopt(bytes) {
+            self.place.reserve(bytes - known)?.commit();
+            self.has().own += bytes - known;
+        }
+        // It counts by itself now.
+        drop(std::mem::take(&mut *self.candidates()));
         if let Some(key) = self.key_of_origin() {
             self.share(key);
         }
         Ok(())
     }
 
+    /// It may be any of these, which it keeps counted until its size is known.
+    pub fn may_be(&self, candidates: Vec<Arc<Self>>) {
+        *self.candidates() = candidates;
+    }
+
+    fn candidates(&self) -> MutexGuard<'_, Vec<Arc<Self>>> {
+        self.candidates
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes over the line of a candidate of this size that nothing else holds any more, here or in another process.
+    fn adopt(&self, bytes: u64) -> bool {
+        let GpuAccount { account, slot, gpu } = self.place;
+        let candidates = self.candidates();
+        let mut held = account.shares.held();
+        for key in candidates.iter().filter_map(|candidate| candidate.key()) {
+            if let Some(known) = held.get_mut(&(gpu, key))
+                && known.here == known.candidates
+                && slot.bytes_held_alone(known.line) == Some(bytes)
+            {
+                known.here += 1;
+                self.has().shared = Some((key, bytes));
+                return true;
+            }
+        }
+        false
+    }
+
     fn key_of_origin(&self) -> Option<u64> {
         match self.origin {
             Origin::Imported(key) => key,
-            Origin::Made => None,
+            Origin::Made | Origin::Candidate => None,
         }
     }
 
@@ -139,12 +202,17 @@ impl MemoryCharge {
     fn join(&self, key: u64, bytes: u64) -> bool {
         let GpuAccount { account, slot, gpu } = self.place;
         let mut held = account.shares.held();
-        if let Some((_, here)) = held.get_mut(&(gpu, key)) {
-            *here += 1;
-        } else if let Some(shared) = slot.import(gpu, key) {
-            held.insert((gpu, key), (shared, 1));
+        if let Some(known) = held.get_mut(&(gpu, key)) {
+            known.here += 1;
+        } else if let Some(line) = slot.import(gpu, key) {
+            held.insert((gpu, key), HeldLine::new(line));
         } else {
             return false;
+        }
+        if self.origin == Origin::Candidate
+            && let Some(known) = held.get_mut(&(gpu, key))
+        {
+            known.candidates += 1;
         }
         self.has().shared = Some((key, bytes));
         true
@@ -175,12 +243,12 @@ impl MemoryCharge {
         if bytes == 0 || has.shared.is_some() {
             return;
         }
-        if let Some((_, here)) = held.get_mut(&(gpu, key)) {
+        if let Some(known) = held.get_mut(&(gpu, key)) {
             // Another thread has imported the same meanwhile.
-            *here += 1;
+            known.here += 1;
             slot.release(gpu, bytes);
-        } else if let Some(shared) = slot.export(gpu, key, bytes) {
-            held.insert((gpu, key), (shared, 1));
+        } else if let Some(line) = slot.export(gpu, key, bytes) {
+            held.insert((gpu, key), HeldLine::new(line));
         } else {
             return;
         }
@@ -219,12 +287,13 @@ impl Drop for MemoryCharge {
         }
         let Some((key, _)) = has.shared else { return };
         let mut held = account.shares.held();
-        let Some((shared, here)) = held.get_mut(&(gpu, key)) else {
+        let Some(known) = held.get_mut(&(gpu, key)) else {
             return;
         };
-        *here -= 1;
-        if *here == 0 {
-            slot.release_shared(*shared);
+        known.here -= 1;
+        known.candidates -= u32::from(self.origin == Origin::Candidate);
+        if known.here == 0 {
+            slot.release_shared(known.line);
             held.remove(&(gpu, key));
         }
     }

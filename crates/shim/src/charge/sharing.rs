@@ -348,9 +348,9 @@ pub fn export_handle<F>(
                     key: backing.key().unwrap_or_else(descriptor_tag::draw),
                     bytes: backing.bytes(),
                 };
-                if descriptor_tag::set(descriptor, mark) {
-                    backing.export(mark.key);
-                }
+                // An importer that finds no mark holds what is shared, so it is shared without one, too.
+                descriptor_tag::set(descriptor, mark);
+                backing.export(mark.key);
             }
             CUmemAllocationHandleType::FABRIC => {
                 // SAFETY: the driver has just written such a structure there.
@@ -394,6 +394,10 @@ pub fn import_handle<F>(
     let Ok(ahead) = mark.map_or(Ok(None), |mark| account.hold_ahead(mark)) else {
         return CUresult::OUT_OF_MEMORY;
     };
+    let candidates = match mark {
+        Some(_) => Vec::new(),
+        None => account.hold_candidates(),
+    };
     // SAFETY: not null, and the driver would write there.
     let before = unsafe { handle.read() };
     let result = real.call();
@@ -402,7 +406,7 @@ pub fn import_handle<F>(
     }
     // SAFETY: as above; the driver has just written it.
     let imported = unsafe { handle.read() };
-    if account.hold_import(imported, ahead, mark) {
+    if account.hold_import(imported, ahead, mark, candidates) {
         return result;
     }
     if let Some(release) = real::cuMemRelease.get() {
@@ -439,6 +443,17 @@ impl ProcessAccount {
         Ok(Some(holding).filter(|holding| holding.is_counted()))
     }
 
+    /// Becomes a holder of all that the slice shares by descriptor.
+    fn hold_candidates(&'static self) -> Vec<Arc<MemoryCharge>> {
+        let Some(first) = self.first_place() else {
+            return Vec::new();
+        };
+        let keys = first.slot.shared_keys().into_iter();
+        keys.filter(|(_, key)| descriptor_tag::is_drawn(*key))
+            .filter_map(|(gpu, key)| MemoryCharge::candidate(GpuAccount { gpu, ..first }, key))
+            .collect()
+    }
+
     /// Counts what was imported under that handle, as far as it is known how much it is: where no process of the slice shares it
     /// and no mark tells, that is when it is mapped. Returns whether it may stay.
     fn hold_import(
@@ -446,6 +461,7 @@ impl ProcessAccount {
         handle: CUmemGenericAllocationHandle,
         ahead: Option<Arc<MemoryCharge>>,
         mark: Option<DescriptorTag>,
+        mut candidates: Vec<Arc<MemoryCharge>>,
     ) -> bool {
         let device = location_of(handle).and_then(|at| vmm::device_of(&at.location));
         let place = match device.map(|device| self.belongs(device)) {
@@ -464,6 +480,10 @@ impl ProcessAccount {
         let Ok(holding) = holding else {
             return false;
         };
+        if device.is_some() {
+            candidates.retain(|candidate| candidate.place().gpu == place.gpu);
+            holding.may_be(candidates);
+        }
         let unneeded = self.mappings().import(handle, holding);
         drop(unneeded);
         true

@@ -7,13 +7,14 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader, Lines};
 use std::ops::Range;
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use divvy_ledger::Control;
 use divvy_testkit::{Bounded as _, bounded};
 
-use crate::support::{CONTEXT, Form, MIB, Rig, compiled};
+use crate::support::{CONTEXT, Form, MIB, Rig, compiled, watched_by_a_daemon};
 
 /// Calls before the one that differs.
 const SHOWN: usize = 12;
@@ -24,11 +25,32 @@ const SHORTENING: Duration = Duration::from_secs(60);
 const RESERVE: u64 = 1024 * MIB;
 const WAYS: u64 = 3;
 
+/// The kinds of step that a program takes (`tests/probes/differential.c`).
+#[derive(Clone, Copy, Debug)]
+enum Words {
+    Usual,
+    /// With multicast objects, green contexts, descriptors without a mark, and further processes.
+    Wide,
+    /// Those about contexts and external memory alone.
+    External,
+}
+
+impl Words {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Usual => "usual",
+            Self::Wide => "wide",
+            Self::External => "external",
+        }
+    }
+}
+
 /// One random program.
 #[derive(Clone)]
 struct Program {
     seed: u64,
     steps: u64,
+    words: Words,
     skipped: BTreeSet<u64>,
 }
 
@@ -54,7 +76,8 @@ impl Run {
         std::fs::write(&list, skipped.join("\n")).expect("our folder");
         let way = program.seed / WAYS % WAYS;
         let numbers = [program.seed, program.steps, way].map(|number| number.to_string());
-        command.args(numbers).arg(list).stdout(Stdio::piped());
+        command.args(numbers).arg(list).arg(program.words.name());
+        command.stdout(Stdio::piped());
         let mut child = command.spawn().expect("the program starts");
         let output = BufReader::new(child.stdout.take().expect("a pipe"));
         Run {
@@ -83,10 +106,24 @@ fn compare(program: &Program, form: Form) -> Result<u64, Difference> {
     let limit = (80 << 30) - RESERVE;
     let slice = rig.path("both");
     Control::create(&slice, &rig.spec(&rig.uuids, limit)).expect("a slice of both GPUs");
+    let run = || run_both(program, form, [&bare_rig, &rig], &slice);
+    match program.words {
+        // Its further processes end where no process of the slice sees it.
+        Words::Wide => watched_by_a_daemon(&slice, run),
+        Words::Usual | Words::External => run(),
+    }
+}
+
+fn run_both(
+    program: &Program,
+    form: Form,
+    [bare_rig, rig]: [&Rig; 2],
+    slice: &Path,
+) -> Result<u64, Difference> {
     let file = compiled("differential.c", "differential", &[]);
-    let mut bare = Run::start(&bare_rig, &mut bare_rig.bare(&file), program);
+    let mut bare = Run::start(bare_rig, &mut bare_rig.bare(&file), program);
     let mut held = rig.held(&file, form);
-    let mut limited = Run::start(&rig, held.env("DIVVY_SLICE", slice), program);
+    let mut limited = Run::start(rig, held.env("DIVVY_SLICE", slice), program);
     let mut before = VecDeque::new();
     for calls in 0.. {
         let lines = (bare.hear(), limited.hear());
@@ -161,7 +198,7 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 /// Tries these seeds, each with so many steps, and says how many calls were equal.
-fn try_all(seeds: Range<u64>, steps: u64, form: Form) {
+fn try_all(words: Words, seeds: Range<u64>, steps: u64, form: Form) {
     let steps = number("DIVVY_DIFFERENTIAL_STEPS").unwrap_or(steps);
     let seeds = match number("DIVVY_DIFFERENTIAL_SEED") {
         Some(seed) => seed..seed + 1,
@@ -175,6 +212,7 @@ fn try_all(seeds: Range<u64>, steps: u64, form: Form) {
         let program = Program {
             seed,
             steps,
+            words,
             skipped: BTreeSet::new(),
         };
         match bounded(format!("the program of seed {seed} ends"), || {
@@ -184,7 +222,7 @@ fn try_all(seeds: Range<u64>, steps: u64, form: Form) {
             Err(found) => fail(program, found, form),
         }
     }
-    eprintln!("{form:?}: {calls} calls of seeds {seeds:?} were equal");
+    eprintln!("{form:?}, {words:?}: {calls} calls of seeds {seeds:?} were equal");
 }
 
 fn fail(program: Program, found: Difference, form: Form) -> ! {
@@ -220,12 +258,12 @@ fn fail(program: Program, found: Difference, form: Form) -> ! {
 
 #[test]
 fn a_random_program_sees_no_difference_with_the_preload() {
-    try_all(0..12, 5_000, Form::Preload);
+    try_all(Words::Usual, 0..12, 5_000, Form::Preload);
 }
 
 #[test]
 fn a_random_program_sees_no_difference_with_the_wrapper() {
-    try_all(12..24, 5_000, Form::Wrapper);
+    try_all(Words::Usual, 12..24, 5_000, Form::Wrapper);
 }
 
 /// More than a million calls together.
@@ -234,11 +272,25 @@ mod exhaustive {
 
     #[test]
     fn many_random_programs_see_no_difference_with_the_preload() {
-        try_all(100..135, 20_000, Form::Preload);
+        try_all(Words::Usual, 100..135, 20_000, Form::Preload);
     }
 
     #[test]
     fn many_random_programs_see_no_difference_with_the_wrapper() {
-        try_all(135..170, 20_000, Form::Wrapper);
+        try_all(Words::Usual, 135..170, 20_000, Form::Wrapper);
+    }
+
+    #[test]
+    fn programs_with_multicast_objects_and_further_processes_see_no_difference() {
+        for (seeds, form) in [(200..209, Form::Preload), (209..218, Form::Wrapper)] {
+            try_all(Words::Wide, seeds, 10_000, form);
+        }
+    }
+
+    #[test]
+    fn programs_of_contexts_and_external_memory_see_no_difference() {
+        for (seeds, form) in [(300..318, Form::Preload), (318..336, Form::Wrapper)] {
+            try_all(Words::External, seeds, 10_000, form);
+        }
     }
 }

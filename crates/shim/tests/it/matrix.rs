@@ -51,12 +51,19 @@ enum Way {
     Cleared,
     /// With a slice in the environment that is not its own.
     Renamed,
+    /// By the loader's own path, which takes the program as an argument.
+    Loader,
+    /// As a set-user-ID program, for which the loader ignores the environment.
+    Privileged,
 }
 
 impl Way {
     /// Whether it comes out otherwise where nothing is mounted.
     fn is_about_mounts(self) -> bool {
-        matches!(self, Way::Word("path", _) | Way::Cleared | Way::Renamed)
+        matches!(
+            self,
+            Way::Word("path", _) | Way::Cleared | Way::Renamed | Way::Privileged
+        )
     }
 }
 
@@ -75,6 +82,12 @@ fn installed() -> PathBuf {
 }
 const VERSIONED: &str = "libcuda.so.99.1";
 const COPIED: &str = "libcuda.so.2";
+
+/// The C library's, of this machine's architecture.
+#[cfg(target_arch = "x86_64")]
+const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+#[cfg(target_arch = "aarch64")]
+const LOADER: &str = "/lib/ld-linux-aarch64.so.1";
 
 /// Where `divvy` puts the driver's file and the slice, and what it mounts.
 const MOUNTS: &str = r#"
@@ -151,6 +164,8 @@ const ROWS: &[Row] = &[
     row("`dlopen`s the driver's file from where it was put aside", Way::Word("path", Some(put_aside)), Held, Past),
     row("clears its environment", Way::Cleared, Past, Held),
     row("names another slice in its environment", Way::Renamed, Refused, Held),
+    row("is started by the loader's path (`ld.so PROGRAM`)", Way::Loader, Held, Held),
+    row("is a set-user-ID program", Way::Privileged, Past, Held),
 ];
 
 impl Way {
@@ -185,6 +200,18 @@ impl Way {
             Way::Renamed => {
                 let mut command = by_word("handle");
                 command.env("DIVVY_SLICE", "/no/such/slice");
+                command
+            }
+            Way::Loader => {
+                let mut command = held(rig, Path::new(LOADER), form);
+                command.arg(ways()).arg("handle");
+                command
+            }
+            Way::Privileged => {
+                // The kernel asks whether the new effective user is another than the old real one (capabilities(7)).
+                let mut command = held(rig, Path::new("/usr/bin/setpriv"), form);
+                command.args(["--ruid=65534", "--euid=0"]).arg(ways());
+                command.args(["path", &driver_file()]);
                 command
             }
         }
@@ -272,7 +299,9 @@ fn every_way_to_the_driver_comes_out_as_the_table_says() {
     let rig = Rig::new(1, ROOM);
     for row in ROWS {
         for (form, expected) in [(Form::Preload, row.preload), (Form::Wrapper, row.wrapper)] {
-            if form == Form::Wrapper && row.way.is_about_mounts() && !*MAY_MOUNT {
+            let is_roots = matches!(row.way, Way::Privileged);
+            let needs_root = is_roots || form == Form::Wrapper && row.way.is_about_mounts();
+            if needs_root && !*MAY_MOUNT {
                 continue;
             }
             let cell = measured(&rig, row, form);

@@ -220,6 +220,88 @@ fn a_descriptor_from_outside_is_charged_when_it_is_mapped() {
     user.ends_silently();
 }
 
+/// A maker and a user, with the lines by which memory goes from one to the other without a mark.
+fn unmarked(rig: &Rig) -> ([Probe; 2], [String; 2]) {
+    let (maker, mut user) = (rig.ready(Way::Handle), rig.ready(Way::Handle));
+    let mailbox = rig.path("mailbox").display().to_string();
+    assert_eq!(user.ask(&format!("mailbox {mailbox}")), [0]);
+    let lines = [format!("exportable {SIZE}"), format!("sendbare {mailbox}")];
+    ([maker, user], lines)
+}
+
+#[test]
+fn an_import_without_a_mark_keeps_the_exporters_memory_in_the_slice() {
+    let rig = Rig::new(2, 3 * SIZE);
+    let ([mut maker, mut user], [create, send]) = unmarked(&rig);
+    let all = 2 * CONTEXT;
+    for held in 1..=3 {
+        assert_eq!(maker.ask(&create), [0]);
+        assert_eq!(maker.ask(&send), [0, 0]);
+        assert_eq!(user.ask("receive"), [0, 0]);
+        assert_eq!(maker.ask("give"), [0]);
+        let held = all + held * SIZE;
+        assert_eq!((rig.charged(), rig.truth()), (held, held), "imported");
+    }
+    assert_eq!(maker.ask(&create), [OUT_OF_MEMORY], "the slice is full");
+    assert_eq!(user.ask("giveall"), [0]);
+    assert_eq!((rig.charged(), rig.truth()), (all, all));
+    // A process that dies holds nothing either.
+    assert_eq!(maker.ask(&create), [0]);
+    assert_eq!(maker.ask(&send), [0, 0]);
+    assert_eq!(user.ask("receive"), [0, 0]);
+    user.kill();
+    rig.settle_the_dead();
+    assert_eq!(maker.ask("give"), [0]);
+    assert_eq!((rig.charged(), rig.truth()), (CONTEXT, CONTEXT));
+    maker.ends_silently();
+}
+
+#[test]
+fn memory_without_a_mark_is_counted_once_when_it_is_mapped_and_its_exporter_has_released_it() {
+    let rig = Rig::new(2, SIZE);
+    let ([mut maker, mut user], [create, send]) = unmarked(&rig);
+    let all = 2 * CONTEXT + SIZE;
+    for maps in [1, 2] {
+        assert_eq!(maker.ask(&create), [0]);
+        assert_eq!(maker.ask(&send), [0, 0]);
+        assert_eq!(user.ask("receive"), [0, 0]);
+        assert_eq!(maker.ask("give"), [0]);
+        for _ in 0..maps {
+            assert_eq!(user.ask(&format!("mapit {SIZE}")), [0]);
+            assert_eq!((rig.charged(), rig.truth()), (all, all), "mapped");
+            assert_eq!(user.ask("unmapit"), [0]);
+        }
+        assert_eq!((rig.charged(), rig.truth()), (all, all), "still a handle");
+        assert_eq!(user.ask("giveall"), [0]);
+        assert_eq!((rig.charged(), rig.truth()), (2 * CONTEXT, 2 * CONTEXT));
+    }
+    maker.ends_silently();
+    user.ends_silently();
+}
+
+#[test]
+fn memory_from_outside_is_charged_beside_what_its_importer_shares_itself() {
+    let rig = Rig::new(1, 2 * SIZE);
+    let (mut outside, mut user) = (rig.outside(), rig.ready(Way::Handle));
+    let mailbox = rig.path("mailbox").display().to_string();
+    assert_eq!(user.ask(&format!("mailbox {mailbox}")), [0]);
+    assert_eq!(user.ask(&format!("exportable {SIZE}")), [0]);
+    assert_eq!(user.ask(&format!("send {mailbox}")), [0, 0]);
+    assert_eq!(user.ask("receive"), [0, 0], "its own");
+    assert_eq!(rig.charged(), CONTEXT + SIZE);
+    assert_eq!(outside.ask("init"), [0]);
+    assert_eq!(outside.ask(&format!("exportable {SIZE}")), [0]);
+    assert_eq!(outside.ask(&format!("sendbare {mailbox}")), [0, 0]);
+    assert_eq!(user.ask("receive"), [0, 0]);
+    assert_eq!(user.ask(&format!("mapit {SIZE}")), [0]);
+    assert_eq!(rig.charged(), CONTEXT + 2 * SIZE);
+    assert_eq!(user.ask("take linear 512"), [OUT_OF_MEMORY, 1]);
+    assert_eq!(user.ask("unmapit"), [0]);
+    assert_eq!(user.ask("giveall"), [0]);
+    assert_eq!(rig.charged(), CONTEXT);
+    user.ends_silently();
+}
+
 #[test]
 fn external_memory_is_charged_until_neither_the_import_nor_a_mapping_is_left() {
     let rig = Rig::new(1, ROOM);

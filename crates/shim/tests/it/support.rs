@@ -1,12 +1,18 @@
 //! What every test needs: the two libraries, a simulated machine, a slice on it, and a probe to talk to.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
 
-use divvy_ledger::{Control, GpuSpec, Listed, Slice, SliceSpec, Usage, boot_time_ns};
-use divvy_testkit::{Bounded as _, bounded, links, programs};
+use divvy_ledger::{
+    Control, GpuSpec, Listed, ProcessIdentity, Slice, SliceSpec, Usage, boot_time_ns,
+};
+use divvy_testkit::{Bounded as _, bounded, let_pass, links, programs};
 use tempfile::TempDir;
 
 pub const MIB: u64 = 1 << 20;
@@ -350,6 +356,55 @@ impl Rig {
     /// Calls that the driver was asked for, one a line.
     pub fn driver_calls(&self) -> String {
         std::fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+}
+
+/// Runs `work` beside a thread that looks every 20 ms at a slice, as a daemon does.
+pub fn watched_by_a_daemon<T>(slice: &Path, work: impl FnOnce() -> T) -> T {
+    let slice = Slice::open(slice).expect("a sound slice");
+    let is_over = AtomicBool::new(false);
+    /// Also when `work` panics.
+    struct Ends<'a>(&'a AtomicBool);
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Relaxed);
+        }
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut daemon = Daemon::default();
+            while !is_over.load(Relaxed) {
+                daemon.look(&slice);
+                let_pass(Duration::from_millis(20));
+            }
+        });
+        let _ends = Ends(&is_over);
+        work()
+    })
+}
+
+/// What a daemon does about processes that no process of the slice sees end.
+#[derive(Default)]
+struct Daemon {
+    /// How often in a row a process without its lock was met.
+    met: HashMap<ProcessIdentity, u32>,
+}
+
+impl Daemon {
+    /// Ends those that it has met twice before: by then the driver, which drops its own lock a moment later, has the memory
+    /// back.
+    fn look(&mut self, slice: &Slice) {
+        let now = RefCell::new(HashMap::new());
+        let listed = |owner: &ProcessIdentity| {
+            let times = self.met.get(owner).map_or(1, |times| times + 1);
+            now.borrow_mut().insert(*owner, times);
+            match times {
+                ..3 => Listed::No,
+                _ => Listed::Ended,
+            }
+        };
+        slice.reap(boot_time_ns(), &listed).expect("a sound slice");
+        self.met = now.into_inner();
     }
 }
 

@@ -119,6 +119,10 @@ typedef struct { unsigned long long offset, size; unsigned flags, reserved[16]; 
     X(cuImportExternalMemory, "cuImportExternalMemory", 13000, 0, result, (void **, const external_memory *)) \
     X(cuExternalMemoryGetMappedBuffer, "cuExternalMemoryGetMappedBuffer", 13000, 0, result, (uint64_t *, void *, const external_buffer *)) \
     X(cuDestroyExternalMemory, "cuDestroyExternalMemory", 13000, 0, result, (void *)) \
+    X(cuMulticastCreate, "cuMulticastCreate", 13000, 0, result, (uint64_t *, const void *)) \
+    X(cuMulticastAddDevice, "cuMulticastAddDevice", 13000, 0, result, (uint64_t, int)) \
+    X(cuMulticastBindMem, "cuMulticastBindMem", 13000, 0, result, (uint64_t, size_t, uint64_t, size_t, size_t, uint64_t)) \
+    X(cuMulticastUnbind, "cuMulticastUnbind", 13000, 0, result, (uint64_t, int, size_t, size_t)) \
     X(cuMemGetInfo_v2, "cuMemGetInfo", 13000, 0, result, (size_t *, size_t *)) \
     X(cuGetProcAddress, "cuGetProcAddress", 11030, 0, result, (const char *, void **, int, uint64_t)) \
     X(cuGetProcAddress_v2, "cuGetProcAddress", 13000, 0, result, (const char *, void **, int, uint64_t, int *))

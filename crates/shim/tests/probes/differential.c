@@ -1,7 +1,11 @@
 /* A random program over the driver, decided by a seed. It prints every call with its result and what it wrote, so that a run with the
  * limiter can be compared with a run without.
  *
- *   differential SEED STEPS WAY [SKIPPED]   WAY: 0 dlsym, 1 cuGetProcAddress, 2 its per-thread form; SKIPPED: a file of step numbers
+ *   differential SEED STEPS WAY [SKIPPED [WORDS [END DESCRIPTOR]]]
+ *
+ * WAY: 0 dlsym, 1 cuGetProcAddress, 2 its per-thread form. SKIPPED: a file of step numbers. WORDS: `wide` for all kinds of step, with
+ * multicast objects, descriptors without a mark and further processes; `external` for the steps about contexts and memory of other
+ * interfaces alone; `usual` for what the first tier takes. A further process tells by the descriptor that it is done (END).
  *
  * Each step draws from a seed of its own, so that steps may be left out. Addresses and handles are printed as the number of the object
  * that they name: their values differ between runs. No address is used after it was freed (but at once, as a double free), for a later
@@ -9,10 +13,16 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 typedef uint64_t word;
@@ -26,8 +36,10 @@ enum { MOST = 12, STREAM_PER_THREAD = 2, ABSENT = -1000 };
 
 enum kind {
     PHYSICAL, CONTEXT, STREAM, EVENT, POOL, ARRAY, MIPMAP, EXTERNAL, GRAPH, EXEC, NODE, /* handles: stale ones may be used */
-    LINEAR, HOST, REGISTERED, PIECE, RANGE, MAPPING, OPENED, BUFFER, GRAPHED, KINDS
+    LINEAR, HOST, REGISTERED, PIECE, RANGE, MAPPING, OPENED, BUFFER, GRAPHED, TEAM, GREEN, KINDS
 };
+/* Kinds of step beside the usual ones. */
+enum { WIDE = 1, EXTERNAL_MEMORY = 2 };
 /* `size` in bytes, where it is known; `context` it was made in; `of` is its graph's number, or the device of physical memory. */
 struct object { word value, size, context, of, number; };
 static struct object live[KINDS][MOST];
@@ -35,7 +47,8 @@ static int count[KINDS];
 static word stale[NODE + 1];
 static word objects, step, state;
 static word primary[2], idle[2], heap = 9 * MIB, stack = 1024;
-static int way;
+static int way, words_taken;
+static const char *self;
 static char registered[MOST][8192] __attribute__((aligned(4096)));
 
 static word next(void) { /* SplitMix64 */
@@ -105,9 +118,11 @@ static int run(function *at, const char *function, const word *a, int shown) {
     if (!at) return ABSENT;
     if (shown >= 0) {
         printf("\n%llu %s", (unsigned long long)step, function);
-        int physical = !strcmp(function, "cuMemMap") ? 3 : !strcmp(function, "cuMemRelease") ? 0
-                     : strstr("cuMemExportToShareableHandle cuMemGetAllocationPropertiesFromHandle", function) ? 1 : -1;
-        for (int i = 0; i < shown && i < 6; i++) show(a[i], i == physical);
+        int physical = !strcmp(function, "cuMemMap") ? 8 : !strcmp(function, "cuMemRelease") ? 1
+                     : strstr("cuMemExportToShareableHandle cuMemGetAllocationPropertiesFromHandle", function) ? 2
+                     : !strcmp(function, "cuMulticastBindMem") ? 5 : !strcmp(function, "cuMulticastBindMem_v2") ? 9
+                     : !strncmp(function, "cuMulticast", 11) && strcmp(function, "cuMulticastCreate") ? 1 : 0;
+        for (int i = 0; i < shown && i < 6; i++) show(a[i], physical >> i & 1);
     }
     int answer = at(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12], a[13]);
     if (shown >= 0) printf(" = %d", answer);
@@ -139,9 +154,17 @@ static word current(void) {
     return context;
 }
 
+/* What is made in a green context lives in its device's primary one. */
+static word home(void) {
+    word context = current();
+    for (int i = 0; i < count[GREEN]; i++)
+        if (context && live[GREEN][i].size == context) return primary[live[GREEN][i].of];
+    return context;
+}
+
 static struct object *add(enum kind kind, word value, word size) {
     static struct object beyond;
-    struct object made = {value, size, current(), 0, ++objects};
+    struct object made = {value, size, home(), 0, ++objects};
     printf(" =#%llu", (unsigned long long)objects);
     if (count[kind] == MOST) return &beyond;
     live[kind][count[kind]] = made;
@@ -199,7 +222,7 @@ static word use(enum kind kind) {
     case 0: return odd[below(4)];
     case 1: return kind <= NODE ? stale[kind] : 0;
     case 2: { /* not one of physical memory, which is a small number that may be another object's elsewhere */
-        enum kind other = below(KINDS);
+        enum kind other = below(TEAM);
         object = pick(other == PHYSICAL ? kind : other);
         break;
     }
@@ -593,6 +616,11 @@ static void unmap(void) {
         for (int i = count[MAPPING]; i-- > 0;)
             if (live[MAPPING][i].value >= address && live[MAPPING][i].value < address + size) drop(MAPPING, i);
 }
+/* Takes off what the limiter puts on a descriptor. */
+static void unmark(int descriptor) {
+    struct flock all = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
+    if (descriptor >= 0) fcntl(descriptor, F_OFD_SETLK, &all);
+}
 static void ask_physical(void) {
     struct object *mapping = pick(MAPPING);
     word value, handle, words[4], *to = place(&value), access[2] = {1 | below(2) << 32, once_in(4) ? below(4) : 3};
@@ -610,6 +638,7 @@ static void ask_physical(void) {
     case 3:
         handle = use(PHYSICAL);
         CALL(cuMemExportToShareableHandle, P(&descriptor), handle, once_in(8) ? 2 : 1, 0), say(descriptor >= 0);
+        if (words_taken && once_in(2)) unmark(descriptor);
         if (count[PHYSICAL] < MOST && CALL(cuMemImportFromShareableHandle, P(to), descriptor, 1) == 0 && to) {
             struct object same = found(PHYSICAL, handle);
             add(PHYSICAL, value, same.size)->of = same.of;
@@ -636,12 +665,80 @@ static void import_external(void) {
         else close(descriptor);
         break;
     case 1:
-        if (count[BUFFER] < MOST && CALL(cuExternalMemoryGetMappedBuffer, P(to), memory, P(part)) == 0 && to) add(BUFFER, value, PAGE);
+        if (count[BUFFER] < MOST && CALL(cuExternalMemoryGetMappedBuffer, P(to), memory, P(part)) == 0 && to)
+            add(BUFFER, value, PAGE)->context = found(EXTERNAL, memory).context; /* it ends with that */
         break;
     default:
         if (CALL(cuDestroyExternalMemory, memory) == 0) drop_value(EXTERNAL, memory);
     }
 }
+/* Memory of another interface, which no function of the driver's made, and arrays in it. */
+static void import_foreign(void) {
+    word value, *to = place(&value), memory = use(EXTERNAL), given = use(MIPMAP);
+    word words[13] = {1, 0, 0, (1 + below(16)) * PAGE}, array[15] = {once_in(8) ? PAGE : 0, 64, 64, 0, 1ull << 32 | 1, 0, 1};
+    int descriptor;
+    switch (below(4)) {
+    case 0:
+        if (count[EXTERNAL] == MOST) return;
+        words[1] = descriptor = memfd_create("foreign", MFD_CLOEXEC);
+        if (ftruncate(descriptor, words[3]) == 0 && CALL(cuImportExternalMemory, P(to), P(words)) == 0) {
+            if (to) add(EXTERNAL, value, 0);
+        } else close(descriptor);
+        break;
+    case 1:
+        if (count[MIPMAP] < MOST && CALL(cuExternalMemoryGetMappedMipmappedArray, P(to), memory, P(array)) == 0 && to)
+            add(MIPMAP, value, 0)->context = found(EXTERNAL, memory).context;
+        break;
+    case 2:
+        if (CALL(cuMipmappedArrayDestroy, given) == 0) drop_value(MIPMAP, given);
+        break;
+    default:
+        if (CALL(cuDestroyExternalMemory, memory) == 0) drop_value(EXTERNAL, memory);
+    }
+}
+static void green(void) {
+    static word room[64];
+    word made, desc = 0, at = below(2);
+    struct object *green = pick(GREEN);
+    switch (below(4)) {
+    case 0:
+        if (count[GREEN] < 3 && QUIET(cuDeviceGetDevResource, at, P(room), 1) == 0 && QUIET(cuDevResourceGenerateDesc, P(&desc), P(room), 1) == 0 &&
+            CALL(cuGreenCtxCreate, P(&made), desc, at, 1) == 0) {
+            green = add(GREEN, made, 0);
+            green->of = at;
+            QUIET(cuCtxFromGreenCtx, P(&green->size), made);
+        }
+        break;
+    case 1: if (green && CALL(cuCtxFromGreenCtx, P(&made), green->value) == 0) CALL(cuCtxSetCurrent, made); break;
+    default:
+        if (green && once_in(2) && CALL(cuGreenCtxDestroy, green->value) == 0) drop_value(GREEN, green->value);
+    }
+    look_at_primary(0), look_at_primary(1);
+}
+
+/* --- multicast objects */
+
+static void team(void) {
+    word made, *to = place(&made), properties[4] = {1 + below(2), 64 * MIB}, offset = below(8) * PAGE;
+    struct object *team = pick(TEAM), *memory = pick(PHYSICAL), *mapping = pick(MAPPING);
+    switch (below(9)) {
+    case 0:
+    case 1:
+        if (count[TEAM] < MOST && CALL(cuMulticastCreate, P(to), P(properties)) == 0 && to) add(TEAM, made, properties[1])->of = properties[0];
+        break;
+    case 2:
+    case 3:
+        if (team) CALL(cuMulticastAddDevice, team->value, device());
+        break;
+    case 4: if (team && memory) CALL(cuMulticastBindMem, team->value, offset, memory->value, 0, memory->size, 0); break;
+    case 5: if (team && memory) CALL(cuMulticastBindMem_v2, team->value, device(), offset, memory->value, 0, memory->size); break;
+    case 6: if (team && mapping) CALL(cuMulticastBindAddr, team->value, offset, mapping->value, mapping->size, 0); break;
+    case 7: if (team) CALL(cuMulticastUnbind, team->value, below(2), offset, (1 + below(16)) * PAGE); break;
+    default:
+        if (team && CALL(cuMemRelease, team->value) == 0) drop_value(TEAM, team->value);
+    }
+}
+
 static void share_address(void) {
     static word handle[8];
     word value, *to = place(&value), words[8] = {0}, given = use(OPENED);
@@ -797,14 +894,73 @@ static void ask_device(void) {
     }
 }
 
-static const struct { int weight; void (*take)(void); } steps[] = {
-    {2, retain_primary}, {1, release_primary}, {1, reset_primary}, {2, create_context}, {1, destroy_context}, {1, attach_context}, {4, change_context},
-    {3, ask_context}, {3, set_limit}, {10, synchronize}, {12, ask_memory}, {24, allocate}, {24, give_back}, {8, ask_address}, {6, copy}, {8, host},
+/* --- further processes */
+
+/* A run of this program of its own, which says nothing. It ends by itself, ends in a PID namespace of its own, is killed, or becomes a
+ * program without CUDA. Whatever it held is there again. */
+static void run_another(void) {
+    char numbers[4][24], path[32], status[64] = "";
+    int end = (int)below(4), told[2];
+    if (pipe2(told, O_CLOEXEC)) return;
+    fflush(stdout);
+    pid_t child = fork();
+    if (!child) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (end == 1) {
+            if (unshare(CLONE_NEWPID) && unshare(CLONE_NEWUSER | CLONE_NEWPID)) _exit(0);
+            pid_t inner = fork();
+            if (inner) {
+                close(told[1]);
+                waitpid(inner, NULL, 0);
+                _exit(0);
+            }
+        }
+        word figures[4] = {state, 40, way, dup(told[1])};
+        for (int i = 0; i < 4; i++) snprintf(numbers[i], sizeof numbers[i], "%llu", (unsigned long long)figures[i]);
+        int nothing = open("/dev/null", O_RDWR);
+        dup2(nothing, 1);
+        execl(self, "differential", numbers[0], numbers[1], numbers[2], "/dev/null", "usual", (char *[]){"ends", "ends", "waits", "becomes"}[end],
+              numbers[3], NULL);
+        _exit(1);
+    }
+    close(told[1]);
+    printf("\n%llu another %d", (unsigned long long)step, end);
+    if (read(told[0], path, 1) < 0) return;
+    close(told[0]);
+    snprintf(path, sizeof path, "/proc/%d/stat", child);
+    /* It sleeps: the kernel drops the locks of closed files once the new program begins to run. */
+    while (end == 3 && !strstr(status, "(sleep) S")) {
+        int file = open(path, O_RDONLY | O_CLOEXEC);
+        ssize_t length = read(file, status, sizeof status - 1);
+        close(file);
+        if (length < 0) break;
+        status[length] = 0;
+    }
+    if (end == 3) ask_memory();
+    if (end >= 2) kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    ask_memory();
+}
+/* What such a run does when it is through. */
+static void end_as(const char *end, int descriptor) {
+    fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+    if (!strcmp(end, "ends")) _exit(0);
+    if (!strcmp(end, "becomes")) execl("/bin/sleep", "sleep", "1000", NULL);
+    if (write(descriptor, "", 1) == 1) pause();
+    _exit(1);
+}
+
+static const struct { int weight; void (*take)(void); int words; } steps[] = {
+    {2, retain_primary, EXTERNAL_MEMORY}, {1, release_primary, EXTERNAL_MEMORY}, {1, reset_primary, EXTERNAL_MEMORY},
+    {2, create_context, EXTERNAL_MEMORY}, {1, destroy_context, EXTERNAL_MEMORY}, {1, attach_context, EXTERNAL_MEMORY},
+    {4, change_context, EXTERNAL_MEMORY}, {3, ask_context}, {3, set_limit}, {10, synchronize, EXTERNAL_MEMORY}, {12, ask_memory, EXTERNAL_MEMORY}, {24, allocate}, {24, give_back, EXTERNAL_MEMORY}, {8, ask_address}, {6, copy}, {8, host},
     {6, create_stream}, {4, destroy_stream}, {8, ask_stream}, {8, event}, {3, begin_capture}, {6, end_capture}, {1, exchange_mode}, {1, work},
-    {8, create_pool}, {6, destroy_pool}, {4, default_pool}, {12, ask_pool}, {26, allocate_pooled}, {8, share_pool}, {12, create_physical},
-    {10, release_physical}, {6, reserve}, {3, unreserve}, {10, map}, {8, unmap}, {8, ask_physical}, {3, import_external}, {4, share_address},
+    {8, create_pool}, {6, destroy_pool}, {4, default_pool}, {12, ask_pool}, {26, allocate_pooled}, {8, share_pool}, {12, create_physical, EXTERNAL_MEMORY},
+    {10, release_physical, EXTERNAL_MEMORY}, {6, reserve, EXTERNAL_MEMORY}, {3, unreserve}, {10, map, EXTERNAL_MEMORY}, {8, unmap, EXTERNAL_MEMORY},
+    {8, ask_physical, EXTERNAL_MEMORY}, {3, import_external, EXTERNAL_MEMORY}, {4, share_address},
     {10, create_array}, {9, destroy_array}, {3, ask_array}, {6, create_graph}, {10, add_node}, {4, destroy_graph}, {6, instantiate}, {10, launch},
     {4, destroy_exec}, {2, update_exec}, {2, nest_graph}, {3, graph_memory}, {2, look_up}, {2, ask_device},
+    {24, import_foreign, EXTERNAL_MEMORY | WIDE}, {4, green, EXTERNAL_MEMORY | WIDE}, {16, team, WIDE}, {1, run_another, WIDE},
 };
 
 /* Each program takes some kinds of step more often than others do, and leaves some out. */
@@ -814,7 +970,9 @@ static void weigh(word seed) {
     state = seed;
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         int is_needed = steps[i].take == ask_memory || steps[i].take == give_back;
-        total += weights[i] = steps[i].weight * (seed % 3 && !is_needed ? factors[below(5)] : 1);
+        int factor = seed % 3 && !is_needed ? factors[below(5)] : 1;
+        int takes = words_taken == EXTERNAL_MEMORY ? steps[i].words & EXTERNAL_MEMORY : !(steps[i].words & WIDE) || words_taken == WIDE;
+        total += weights[i] = takes ? steps[i].weight * factor : 0;
     }
 }
 
@@ -832,6 +990,8 @@ int main(int arguments, char **argument) {
     word seed = arguments > 1 ? strtoull(argument[1], NULL, 0) : 0, last = arguments > 2 ? strtoull(argument[2], NULL, 0) : 1000;
     char *skipped = calloc(last + 1, 1);
     way = arguments > 3 ? atoi(argument[3]) : 0;
+    self = "/proc/self/exe";
+    if (arguments > 5) words_taken = !strcmp(argument[5], "wide") ? WIDE : !strcmp(argument[5], "external") ? EXTERNAL_MEMORY : 0;
     driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
     if (!driver) return fprintf(stderr, "differential: %s\n", dlerror()), 3;
     FILE *list = arguments > 4 ? fopen(argument[4], "r") : NULL;
@@ -851,5 +1011,6 @@ int main(int arguments, char **argument) {
         if (!skipped[step]) take();
     }
     printf("\nend\n");
+    if (arguments > 7) end_as(argument[6], atoi(argument[7]));
     return 0;
 }

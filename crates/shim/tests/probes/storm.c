@@ -1,7 +1,7 @@
 /* A storm: processes of one slice that take memory of every family, share it, and are stopped and killed meanwhile.
  *
  * storm SECONDS SEED PROCESSES MOST FAMILY...   MOST is the largest block in bytes. Families: linear pitch managed array
- * vmm pool ipc handle reset. Answers `kills stops granted refused other`: how often a process was killed and stopped, and how
+ * vmm pool ipc handle reset multicast untagged exec namespace. Answers `kills stops granted refused other`: how often a process was killed and stopped, and how
  * often the driver's functions granted memory, answered OUT_OF_MEMORY, and answered anything else.
  *
  * The first process uses no GPU. It forks the others, and sends the signals.
@@ -9,12 +9,15 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -25,8 +28,9 @@
 #define DECLARE(name, base, version, flags, type, parameters) static type (*name) parameters;
 CUDA(DECLARE)
 
-enum family { LINEAR, PITCH, MANAGED, ARRAY, VMM, POOL, IPC, HANDLE, RESET, FAMILIES };
-static const char *families[FAMILIES] = {"linear", "pitch", "managed", "array", "vmm", "pool", "ipc", "handle", "reset"};
+enum family { LINEAR, PITCH, MANAGED, ARRAY, VMM, POOL, IPC, HANDLE, RESET, MULTICAST, UNTAGGED, EXEC, NAMESPACE, FAMILIES };
+static const char *families[FAMILIES] = {"linear", "pitch", "managed", "array", "vmm", "pool", "ipc", "handle", "reset",
+                                         "multicast", "untagged", "exec", "namespace"};
 
 enum { MOST_PROCESSES = 64, OFFERS = 32, BLOCKS = 24, OUT_OF_MEMORY = 2 };
 
@@ -40,7 +44,7 @@ static struct shared {
     struct offer { atomic_uint turn; ipc_handle handle; } offers[OFFERS];
 } *shared;
 
-static int chosen[FAMILIES], choices, post[2];
+static int chosen[FAMILIES], choices, post[2], has_namespaces;
 static size_t most;
 static unsigned seed;
 static struct block blocks[BLOCKS];
@@ -109,8 +113,8 @@ static void exchange(void) {
     }
 }
 
-/* The same with physical memory, by descriptor. */
-static void pass(size_t bytes) {
+/* The same with physical memory, by descriptor, of which the limiter's mark may be taken off. */
+static void pass(size_t bytes, int is_tagged) {
     char byte = 0, room[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8))) = {0};
     struct iovec data = {&byte, 1};
     struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
@@ -121,6 +125,8 @@ static void pass(size_t bytes) {
         result answer = cuMemCreate(&handle, bytes, &prop, 0);
         int descriptor = -1;
         if (!answer && !cuMemExportToShareableHandle(&descriptor, handle, 1, 0)) {
+            struct flock all = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
+            if (!is_tagged) fcntl(descriptor, F_OFD_SETLK, &all);
             header->cmsg_level = SOL_SOCKET;
             header->cmsg_type = SCM_RIGHTS;
             header->cmsg_len = CMSG_LEN(sizeof(int));
@@ -135,6 +141,22 @@ static void pass(size_t bytes) {
         keep(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)descriptor, 1), PHYSICAL, &handle);
         close(descriptor);
     }
+}
+
+/* Memory that a multicast object holds: its handle is released at once, or half the time unbound again. */
+static void gather(size_t bytes) {
+    allocation_prop prop = {.type = 1, .where = {1, 0}};
+    uint64_t team = 0, handle = 0, of[4] = {1, bytes};
+    if (cuMulticastCreate(&team, of) || cuMulticastAddDevice(team, 0)) return;
+    result answer = cuMemCreate(&handle, bytes, &prop, 0);
+    if (!answer) {
+        counted(cuMulticastBindMem(team, 0, handle, 0, bytes, 0));
+        cuMemRelease(handle);
+        if (draw(2)) cuMulticastUnbind(team, 0, 0, bytes);
+    } else {
+        cuMemRelease(team);
+    }
+    keep(answer, PHYSICAL, &team);
 }
 
 /* A context may have to wait for room. */
@@ -164,7 +186,13 @@ static void take(enum family family, size_t bytes) {
         if (!draw(8)) cuStreamSynchronize(NULL);
         break;
     case IPC: exchange(); break;
-    case HANDLE: pass(bytes); break;
+    case HANDLE: pass(bytes, 1); break;
+    case UNTAGGED: pass(bytes, 0); break;
+    case MULTICAST: gather(bytes); break;
+    case NAMESPACE: break;
+    case EXEC:
+        if (!draw(256)) execl("/bin/sleep", "sleep", "1000", NULL);
+        break;
     default:
         if (draw(64)) break;
         for (int at = 0; at < held;)
@@ -194,8 +222,22 @@ static pid_t start(void) {
     seed += 0x9e3779b9u;
     fflush(stdout);
     pid_t child = fork();
-    if (!child) rage();
-    return child;
+    if (child) return child;
+    if (has_namespaces && draw(2) && (!unshare(CLONE_NEWPID) || !unshare(CLONE_NEWUSER | CLONE_NEWPID))) {
+        int alive[2];
+        char byte;
+        if (pipe2(alive, O_CLOEXEC | O_NONBLOCK)) _exit(7);
+        pid_t inner = fork();
+        if (inner) {
+            waitpid(inner, NULL, 0);
+            _exit(6);
+        }
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(alive[1]);
+        if (!read(alive[0], &byte, 1)) _exit(8); /* it was killed before that */
+    }
+    rage();
+    return 0;
 }
 
 static double now(void) {
@@ -214,7 +256,10 @@ int main(int count, char **words) {
     most = strtoull(words[4], NULL, 0);
     for (int word = 5; word < count; word++)
         for (int family = 0; family < FAMILIES; family++)
-            if (!strcmp(families[family], words[word])) chosen[choices++] = family;
+            if (!strcmp(families[family], words[word])) {
+                chosen[choices++] = family;
+                has_namespaces |= family == NAMESPACE;
+            }
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (choices != count - 5 || processes < 1 || processes > MOST_PROCESSES || shared == MAP_FAILED) return 2;
     if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, post)) return 2;

@@ -431,16 +431,73 @@ fn managed_memory_that_is_listed_for_no_process_is_not_given_out() {
     assert_eq!(home.ended(&neighbour).exit_code, Some(0));
 }
 
+/// The job whose descriptors hold memory of no process is named in every view, and by one event.
+#[track_caller]
+fn is_named(home: &Home, job: &str, neighbour: &str) {
+    let holder = until("its holder is known", || {
+        let gpu = home.items(&["gpus"]).remove(0);
+        let holder = gpu["memory_unlisted_holder"].clone();
+        holder.is_object().then_some(holder)
+    });
+    assert_eq!(holder["job"], job, "{holder}");
+    assert!(holder["descriptors"].as_u64() >= Some(80), "{holder}");
+    let descriptors = format!("{} descriptors", holder["descriptors"]);
+    let gpus = home.divvy(&["gpus"]).ok().stdout.replace('\n', " ");
+    assert!(
+        gpus.contains(&format!("no listed process: #{job} may")),
+        "{gpus}"
+    );
+    let said = home.divvy(&["describe", job]).ok().stdout;
+    assert!(
+        said.contains("unlisted") && said.contains(&descriptors),
+        "{said}"
+    );
+    until("the neighbour learns it", || {
+        let why = home.divvy(&["why", neighbour]).ok().stdout;
+        why.contains(&format!("(#{job} may hold it)")).then_some(())
+    });
+    let mut events = home.items(&["events", job]);
+    events.retain(|event| event["kind"] == "unlisted_memory");
+    let [event] = &events[..] else {
+        panic!("{events:?}");
+    };
+    let text = event["text"].as_str().unwrap_or_default();
+    assert!(
+        text.contains("(evade) has ") && text.contains("of GPU 0"),
+        "{text}"
+    );
+}
+
+#[test]
+fn untagged_memory_stays_in_its_slice_while_a_process_has_imported_it() {
+    let home = preloaded("a100-80gb:1");
+    let _daemon = home.daemon(&["--set", "on-bypass=kill"]);
+    let evader = Evader::build(&home);
+    let words = [&evader.program, "hoard", "20", &home.gate("hoard")];
+    let job = home.submit(&["--gpu-memory", "4G"], &words);
+    let said = home.first_words(&job);
+    assert_eq!(said["result"], 2, "OUT_OF_MEMORY: {said}");
+    let gpu = home.items(&["gpus"]).remove(0);
+    assert_eq!(gpu["memory_unmanaged_bytes"], 0, "{gpu}");
+    assert!(gpu["memory_used_bytes"].as_u64() < Some(5 * GIB), "{gpu}");
+    let neighbour = home.submit(&["--gpu-memory", "70G"], &["true"]);
+    assert_eq!(home.ended(&neighbour).exit_code, Some(0));
+    home.open("hoard");
+    assert_eq!(home.ended(&job).bypasses, []);
+}
+
 #[test]
 fn memory_behind_descriptors_without_a_tag_is_not_given_out() {
     let home = preloaded("a100-80gb:1");
     let _daemon = home.daemon(&["--set", "on-bypass=kill"]);
     let evader = Evader::build(&home);
     let gate = home.gate("hoard");
-    let words = [evader.program.as_str(), "hoard", "20", &gate];
+    let copy = evader.copy_of_the_driver();
+    let words = [evader.program.as_str(), "hoard", "20", &gate, &copy];
     let job = home.submit(&["--gpu-memory", "2G"], &words);
     let _ = home.first_words(&job);
     let neighbour = waits_for_unlisted(&home, 17 * GIB);
+    is_named(&home, &job, &neighbour);
     home.open("hoard");
     let _ = home.ended(&job);
     assert_eq!(home.ended(&neighbour).exit_code, Some(0));

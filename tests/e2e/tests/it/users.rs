@@ -1,8 +1,11 @@
 //! One daemon for every user: a real program of another user is held to its slice, through the commands that this user has.
 
+use std::os::unix::fs::PermissionsExt;
+use std::time::Instant;
+
 use divvy_api::v1::{BypassAction, EndReason};
 use divvy_e2e::{CommandOutput, GIB, Home, until};
-use divvy_testkit::{Bounded as _, can_be_users};
+use divvy_testkit::{Bounded as _, Rng, can_be_users};
 
 use crate::bypass::Evader;
 
@@ -201,6 +204,165 @@ fn a_users_process_whose_first_thread_has_ended_is_its_jobs() {
     let bypass = &ended.bypasses[0];
     let after = bypass.detected_at.duration_since(bypass.first_seen_at);
     println!("told {} ms after it was first seen", after.as_millis());
+}
+
+/// Submits a job of the other user, and says its number.
+fn submit(home: &Home, memory: &str, command: &[&str]) -> String {
+    let submit = ["submit", "--parsable", "--gpu-memory", memory, "--"];
+    let said = divvy(home, &[&submit[..], command].concat()).ok();
+    said.stdout.trim().to_owned()
+}
+
+/// What a neighbour with a slice of 70 GiB gets.
+fn neighbour(home: &Home) -> u64 {
+    let probe = home.program("cudarc_probe");
+    let run = ["run", "--gpu-memory", "70G", "--", &probe, "fill"];
+    let report = divvy(home, &run).ok().json();
+    report["got_bytes"].as_u64().expect("a figure")
+}
+
+#[test]
+fn a_users_untagged_imports_stay_in_their_slice() {
+    let Some((home, _daemon)) = system() else {
+        return;
+    };
+    let evader = Evader::build(&home);
+    let words = [&evader.program, "hoard", "20", &home.gate("hoard")];
+    let job = submit(&home, "4G", &words);
+    let said = home.first_words(&job);
+    assert_eq!(said["result"], 2, "OUT_OF_MEMORY: {said}");
+    let gpu = home.items(&["gpus"]).remove(0);
+    let used = gpu["memory_used_bytes"].as_u64().expect("a figure");
+    let got = neighbour(&home);
+    println!("the job holds {used} bytes, its neighbour gets {got} of 70 GiB");
+    assert_eq!(gpu["memory_unmanaged_bytes"], 0, "{gpu}");
+    assert!(used < 5 * GIB && got > 69 * GIB, "{used}, {got}");
+    home.open("hoard");
+    assert_eq!(home.ended(&job).bypasses, []);
+}
+
+#[test]
+fn the_job_of_a_user_is_named_for_memory_behind_its_descriptors() {
+    let Some((home, _daemon)) = system() else {
+        return;
+    };
+    let evader = Evader::build(&home);
+    let (gate, copy) = (home.gate("hoard"), evader.copy_of_the_driver());
+    let words = [&evader.program, "hoard", "20", &gate, &copy];
+    let job = submit(&home, "2G", &words);
+    let said = home.first_words(&job);
+    assert_eq!(said["result"], 0, "{said}");
+    let begin = Instant::now();
+    let waiting = until("the memory is shown", || {
+        let gpu = home.items(&["gpus"]).remove(0);
+        (gpu["memory_unlisted_bytes"].as_u64()? > 17 * GIB).then_some(gpu)
+    });
+    let shown = begin.elapsed();
+    until("its holder is named", || {
+        let gpu = home.items(&["gpus"]).remove(0);
+        (gpu["memory_unlisted_holder"]["job"] == job.as_str()).then_some(())
+    });
+    let named = begin.elapsed();
+    println!("shown after {shown:?}, named after {named:?}: {waiting}");
+    // A neighbour gets all of what it is given; a larger one waits.
+    let probe = home.program("cudarc_probe");
+    let run = ["run", "--gpu-memory", "40G", "--", &probe, "fill"];
+    let report = divvy(&home, &run).ok().json();
+    assert!(report["got_bytes"].as_u64() > Some(39 * GIB), "{report}");
+    let waits = submit(&home, "70G", &["true"]);
+    let why = divvy(&home, &["why", &waits]).ok().stdout;
+    assert!(why.contains(&format!("(#{job} may hold it)")), "{why}");
+    home.open("hoard");
+    assert_eq!(home.ended(&job).bypasses, []);
+    assert_eq!(home.ended(&waits).exit_code, Some(0));
+    assert!(neighbour(&home) > 69 * GIB);
+}
+
+#[test]
+fn a_users_own_daemon_reports_a_leader_that_has_ended_and_descriptors_that_hold_memory() {
+    if !can_be_users("nothing of a user's own daemon is tested here") {
+        return;
+    }
+    let home = Home::new("a100-80gb:1");
+    let open = std::fs::Permissions::from_mode(0o777);
+    for folder in ["", "gates"] {
+        let folder = home.scratch().join(folder);
+        std::fs::create_dir_all(&folder).expect("a folder");
+        std::fs::set_permissions(&folder, open.clone()).expect("our folder");
+    }
+    // The first command starts the daemon.
+    let _ = divvy(&home, &["run", "-g", "0.125", "--", "true"]).ok();
+    let evader = Evader::build(&home);
+    let copy = evader.copy_of_the_driver();
+    let is_told = |way: &str, kind: &str| {
+        let gate = home.gate(way);
+        let words = [&evader.program, way, "6", &gate, &copy];
+        let job = submit(&home, "4G", &words);
+        let text = until(format!("{kind} is told"), || {
+            let events = divvy(&home, &["events", &job, "-o", "json"]).ok().items();
+            let told = events.into_iter().find(|event| event["kind"] == kind)?;
+            Some(told["text"].as_str()?.to_owned())
+        });
+        home.open(way);
+        let _ = divvy(&home, &["wait", &job]).ok();
+        text
+    };
+    let text = is_told("leader", "bypass");
+    assert!(text.contains("evade"), "{text}");
+    let text = is_told("hoard", "unlisted_memory");
+    assert!(text.contains("descriptors that can hold it"), "{text}");
+}
+
+mod exhaustive {
+    use super::*;
+
+    /// Programs that take 6 GiB in a slice of 2 GiB and give them back, with a pattern of this seed each: how long they hold
+    /// them and how long they pause, by the daemon's heartbeat or blindly.
+    const PROGRAMS: u64 = 200;
+    /// Those that run at one time: two for each GPU.
+    const AT_ONCE: u64 = 16;
+
+    #[test]
+    fn flickering_programs_of_a_user_are_killed_with_any_pattern() {
+        if !can_be_users("no flickering program of a user is tested here") {
+            return;
+        }
+        let home = Home::new("h200-141gb:8");
+        let _daemon = home.daemon(&["--system"]);
+        let evader = Evader::build(&home);
+        let (gate, copy) = (home.gate("never"), evader.copy_of_the_driver());
+        let mut took = Vec::new();
+        let seeds: Vec<u64> = (0..PROGRAMS).collect();
+        for seeds in seeds.chunks(AT_ONCE as usize) {
+            let jobs: Vec<String> = seeds
+                .iter()
+                .map(|seed| {
+                    let mut rng = Rng::new(*seed);
+                    let hold = (50 + rng.below(251)).to_string();
+                    let pause = (5 + rng.below(496)).to_string();
+                    let way = ["beat", "blind"][(seed % 2) as usize];
+                    let program = evader.program.as_str();
+                    let words = [program, "flicker", "6", &gate, &copy, &hold, &pause, way];
+                    submit(&home, "2G", &words)
+                })
+                .collect();
+            for job in jobs {
+                let ended = home.ended(&job);
+                assert_eq!(ended.end_reason, Some(EndReason::Bypass), "{ended:?}");
+                let detected = ended.bypasses[0].detected_at;
+                let started = ended.started_at.expect("it ran");
+                took.push(detected.duration_since(started).as_millis());
+            }
+        }
+        took.sort_unstable();
+        println!(
+            "{} of {PROGRAMS} found; ms after the start: median {}, 95 % {}, worst {}",
+            took.len(),
+            took[took.len() / 2],
+            took[took.len() * 95 / 100],
+            took[took.len() - 1]
+        );
+    }
 }
 
 /// A daemon of the system on a machine where the other user's group has a blank in its name, as groups of a directory

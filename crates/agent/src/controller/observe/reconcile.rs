@@ -16,8 +16,10 @@ use crate::controller::runtime::{ActiveJob, Runtime};
 use crate::controller::state::slice_usage::SliceUsage;
 use crate::controller::state::{GpuState, Jobs, State};
 use crate::controller::{active_set, mig};
+use crate::gpu::Device;
 use crate::gpu::attribution::Ownership;
 use crate::gpu::sample::{GpuSample, NodeSample};
+use crate::gpu::unlisted::UnlistedHolder;
 use crate::host::cgroup::Cgroup;
 use crate::host::clock::now;
 use crate::host::process::{Process, evidence};
@@ -190,6 +192,7 @@ fn compare_accounts(
             fx.machine.sample_soon = true;
         }
         fx.replan |= device.update(seen, &balance);
+        name_unlisted_holder(device, fx, io, sample, seen)?;
         let error = errors
             .iter()
             .map(|(error, _)| Bytes::new(error.unsigned_abs()));
@@ -220,6 +223,41 @@ fn compare_accounts(
         apply_bypass_change(jobs, gpus, fx, io, sample, seen.observed.index, change)?;
     }
     Ok(())
+}
+
+/// Names the job of the GPU that may hold what the driver lists for no process.
+fn name_unlisted_holder(
+    device: &mut Device,
+    fx: &mut Effects,
+    io: &Io,
+    sample: &NodeSample,
+    seen: &GpuSample,
+) -> Result<(), StoreError> {
+    let slices = &seen.sample.slices;
+    let is_here = |holder: &&UnlistedHolder| slices.iter().any(|slice| slice.job == holder.job);
+    let holder = (sample.unlisted_holders.iter().find(is_here))
+        .filter(|_| device.gpu.unlisted > Bytes::ZERO)
+        .copied();
+    if !device.set_unlisted_holder(holder) {
+        return Ok(());
+    }
+    fx.replan = true;
+    let Some(UnlistedHolder {
+        job,
+        pid,
+        descriptors,
+    }) = holder
+    else {
+        return Ok(());
+    };
+    let text = format!(
+        "no listed process uses {} of GPU {}; pid {pid} ({}) has {descriptors} descriptors that can hold it",
+        device.gpu.unlisted.human(),
+        device.gpu.index,
+        evidence::name(pid)
+    );
+    tracing::warn!(job = %job, "{text}");
+    fx.record_event(io, Some(job), "unlisted_memory", &text)
 }
 
 /// The sample of a GPU with the journal's grants, as a limit in a job's own file proves nothing. A shrinking job counts

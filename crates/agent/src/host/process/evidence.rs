@@ -62,6 +62,16 @@ impl KnownFile {
 /// process only: a process may bind `/dev` elsewhere in a mount namespace of its own.
 const DEVICES: &[u8] = b"/dev/nvidia";
 
+/// The node behind whose descriptors the driver keeps exported memory (inferred): `/dev/nvidiactl` (Linux' devices.txt).
+const CONTROL: (u32, u32) = (device_nodes::NVIDIA, 255);
+
+/// Names of the simulated driver's exported memory begin so: a UUID follows.
+const SIMULATED: &[u8] = b"/memfd:divvy-sim GPU-";
+
+/// Descriptors of a process that are looked at: a process with the usual limit (RLIMIT_NOFILE, 1,024) is seen whole. A
+/// process may have a million, which would take the observer seconds.
+const MOST_DESCRIPTORS: usize = 1024;
+
 /// The kill-switch, as it stands in an environment.
 const OFF: &[u8] = b"DIVVY_SHIM=off";
 
@@ -100,6 +110,30 @@ fn has_opened_driver(pid: u32, state: Option<&KnownFile>, majors: &[u32]) -> Opt
         Some(false) => mapped,
         opened => opened,
     }
+}
+
+/// How many descriptors of a process can hold GPU memory without an allocation. Every CUDA process has some on a real
+/// driver, and they tell no size.
+pub fn memory_descriptors(pid: u32, marks: &KnownFiles) -> usize {
+    let is_it = |file: &Path| match marks.driver {
+        Some(_) => {
+            fs::read_link(file).is_ok_and(|name| name.as_os_str().as_bytes().starts_with(SIMULATED))
+        }
+        None => fs::metadata(file).is_ok_and(|node| {
+            let number = (
+                rustix::fs::major(node.rdev()),
+                rustix::fs::minor(node.rdev()),
+            );
+            node.file_type().is_char_device() && number == CONTROL
+        }),
+    };
+    let count = |folder: PathBuf| {
+        let files = fs::read_dir(folder.join("fd")).ok()?;
+        let mut files = files.flatten().take(MOST_DESCRIPTORS).peekable();
+        files.peek()?;
+        Some(files.filter(|file| is_it(&file.path())).count())
+    };
+    of_any_thread(pid, count).unwrap_or_default()
 }
 
 /// Whether a process has a file mapped.

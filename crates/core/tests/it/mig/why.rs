@@ -59,6 +59,7 @@ fn node(gpus: &[&[Placement]]) -> Snapshot {
             reserved: Bytes::ZERO,
             unmanaged: Bytes::ZERO,
             unlisted: Bytes::ZERO,
+            unlisted_holder: None,
             enforcement: divvy_core::Enforcement::Limiter,
             elsewhere: Vec::new(),
             context: Bytes::ZERO,

@@ -140,6 +140,7 @@ fn a_node_holds_as_many_of_the_smallest_parts_as_the_scheduler_gives_out() {
                 reserved: Bytes::ZERO,
                 unmanaged: Bytes::ZERO,
                 unlisted: Bytes::ZERO,
+                unlisted_holder: None,
                 enforcement: divvy_core::Enforcement::Limiter,
                 elsewhere: Vec::new(),
                 context: Bytes::ZERO,

@@ -75,9 +75,11 @@ impl Process {
         objects: &mut Objects,
         described: &CUDA_ARRAY3D_DESCRIPTOR,
         levels: u32,
+        home: Current,
         at: impl FnOnce(&mut Objects, u64) -> Done<CUdeviceptr>,
     ) -> Done<Handle<Mipmap>> {
-        let Current { context, gpu } = self.current(objects)?;
+        self.current(objects)?;
+        let Current { context, gpu } = home;
         let (shape, levels) = levels_of(described, levels)?;
         if !shape.is_backed() {
             return Err(CUresult::INVALID_VALUE);

@@ -2,14 +2,15 @@
 //! `cuMemExportToShareableHandle`.
 //!
 //! Inferred: the memory is the GPU's of the current context, and is counted once, however often and in however many
-//! processes it is imported; it lives while an import or a mapping of one does. In the process list it is shown for the
-//! first that imported it, since the interface that really made it (Vulkan, say) is not simulated. As cuda.h says, the
-//! descriptor is the driver's after a successful import, and stays the program's after any other.
+//! processes it is imported; it lives while an import or a mapping of one does, and mappings, arrays too, end with the
+//! context of the import. In the process list it is shown for the first that imported it, since the interface that
+//! really made it (Vulkan, say) is not simulated. As cuda.h says, the descriptor is the driver's after a successful
+//! import, and stays the program's after any other.
 
 use crate::engine::memory::sharing::Piece;
 use crate::engine::objects::Objects;
 use crate::engine::objects::array::Mipmap;
-use crate::engine::objects::context::Context;
+use crate::engine::objects::context::{Context, Current};
 use crate::engine::objects::external::External;
 use crate::engine::objects::handles::Handle;
 use crate::engine::objects::memory::AllocationKind;
@@ -106,8 +107,14 @@ impl Process {
     ) -> Done<Handle<Mipmap>> {
         let mut objects = self.objects();
         let found = objects.externals.0.get(handle);
-        let room = found.ok_or(CUresult::INVALID_HANDLE)?.size;
-        self.place_mipmap(&mut objects, described, levels, |objects, size| {
+        let found = found.ok_or(CUresult::INVALID_HANDLE)?;
+        let room = found.size;
+        // Where its memory is mapped: with another context, the array would outlive the mapping that it stands on.
+        let home = Current {
+            context: found.context,
+            gpu: found.gpu,
+        };
+        self.place_mipmap(&mut objects, described, levels, home, |objects, size| {
             // The other interface may lay the levels out more tightly: what is there is enough.
             let size = size.min(room.saturating_sub(offset));
             self.map_part(objects, handle, offset, size)

@@ -100,6 +100,7 @@ impl Ground {
             reserved: Bytes::ZERO,
             unmanaged: Bytes::ZERO,
             unlisted: Bytes::ZERO,
+            unlisted_holder: None,
             context: Bytes::ZERO,
             mig: inventory,
             enforcement: divvy_core::Enforcement::Limiter,
