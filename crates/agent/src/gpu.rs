@@ -6,6 +6,7 @@
 pub mod absent;
 pub mod attribution;
 pub mod driver_limit;
+pub mod energy;
 pub mod health;
 pub mod mig;
 mod nvml;
@@ -133,6 +134,8 @@ pub struct Power {
     pub milliwatts: Option<u32>,
     /// Since the driver was loaded.
     pub millijoules: Option<u64>,
+    /// The driver has answered that the GPU has no counter of its energy.
+    pub has_no_counter: bool,
 }
 
 /// A GPU in the controller's state.

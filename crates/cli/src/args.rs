@@ -26,6 +26,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, FromArgMatches as _, Parser, Subcommand, ValueEnum, ValueHint};
 
 use clap_complete::env::Shells;
@@ -877,9 +878,20 @@ pub enum Format {
     Ndjson,
     /// The name or number that other commands accept, one per line
     Name,
+    /// A table for a spreadsheet (RFC 4180); of `usage` alone
+    #[value(skip)]
+    Csv,
 }
 
 impl Format {
+    /// Accepts CSV besides the formats of all verbs.
+    fn with_csv() -> impl TypedValueParser<Value = Self> {
+        let csv = PossibleValue::new("csv");
+        let all = Self::value_variants().iter();
+        let all = all.filter_map(Self::to_possible_value).chain([csv]);
+        PossibleValuesParser::new(all).map(|name| Self::from_str(&name, false).unwrap_or(Self::Csv))
+    }
+
     /// Whether errors are printed as JSON too.
     pub fn is_json(self) -> bool {
         matches!(self, Self::Json | Self::Ndjson)
