@@ -109,9 +109,11 @@ fn energy_of_jobs_and_idle_gpus_is_the_same_in_csv_and_in_metrics_after_a_kill()
     // A board of 50 W at least, since a job holds half of one.
     assert!(sums.0 > 20_000, "{sums:?}");
     for job in [&held, &ended] {
-        let said = home.divvy(&["describe", job]).ok().stdout;
-        let used = said.lines().find(|line| line.starts_with("used"));
-        assert!(used.is_some_and(|used| used.ends_with("Wh")), "{said}");
+        until("its energy is shown", || {
+            let said = home.divvy(&["describe", job]).ok().stdout;
+            let used = said.lines().find(|line| line.starts_with("used"))?;
+            used.ends_with("Wh").then_some(())
+        });
     }
     let said = home.divvy(&["usage", "--by", "user", "--since", "1d"]).ok();
     assert!(said.stdout.contains("ENERGY"), "{}", said.stdout);

@@ -173,7 +173,7 @@ mod tests {
                 "job {id}"
             );
         }
-        assert!(REFERENCE.contains("at most 26,000 series"));
+        assert!(REFERENCE.contains("at most 28,000 series"));
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub fn time_zone(text: &str) -> Result<TimeZone, Error> {
 /// # Errors
 /// [`ErrorCode::Usage`](divvy_api::v1::ErrorCode::Usage) for more than [`MAX_DAYS`].
 pub fn days(since: Timestamp, until: Timestamp, zone: &TimeZone) -> Result<Vec<Period>, Error> {
-    periods((since, until), zone, Date::tomorrow)
+    periods((since, until), zone, "day", Date::tomorrow)
 }
 
 /// The months likewise, at most as many.
@@ -58,19 +58,24 @@ pub fn days(since: Timestamp, until: Timestamp, zone: &TimeZone) -> Result<Vec<P
 /// # Errors
 /// As [`days`].
 pub fn months(since: Timestamp, until: Timestamp, zone: &TimeZone) -> Result<Vec<Period>, Error> {
-    periods((since, until), zone, |day| day.last_of_month().tomorrow())
+    periods((since, until), zone, "month", |day| {
+        day.last_of_month().tomorrow()
+    })
 }
 
 fn periods(
     (since, until): (Timestamp, Timestamp),
     zone: &TimeZone,
+    unit: &str,
     next_of: impl Fn(Date) -> Result<Date, jiff::Error>,
 ) -> Result<Vec<Period>, Error> {
     let too_many = || {
         usage(format!(
-            "usage by day or month from {since} until {until}: more than {MAX_DAYS} of them"
+            "usage by {unit} from {since} until {until}: more than {MAX_DAYS} {unit}s"
         ))
-        .hint("ask for a shorter time with `since` and `until`, or leave out `day` and `month`")
+        .hint(format!(
+            "ask for a shorter time with `since` and `until`, or leave out `{unit}`"
+        ))
     };
     let end = until.as_microsecond();
     let mut from = since.as_microsecond();
