@@ -6,6 +6,7 @@
 pub mod absent;
 pub mod attribution;
 pub mod driver_limit;
+pub mod energy;
 pub mod health;
 pub mod mig;
 mod nvml;

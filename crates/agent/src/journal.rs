@@ -12,6 +12,7 @@ pub mod backup;
 mod bypasses;
 mod copy;
 mod denials;
+mod energy;
 mod events;
 mod gpus;
 mod jobs;
@@ -83,6 +84,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0021_gpus.sql"),
     include_str!("../migrations/0022_out_of_service.sql"),
     include_str!("../migrations/0023_enforcement.sql"),
+    include_str!("../migrations/0024_energy.sql"),
 ];
 
 /// The setting with the version of the divvy that opened the journal last.

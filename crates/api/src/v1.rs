@@ -71,7 +71,7 @@ pub use project::{Project, ProjectChange};
 pub use queue::Queue;
 pub use script::{Output, Script};
 pub use selftest::{Selftest, SelftestCheck, SelftestKind, SelftestResult};
-pub use usage::Usage;
+pub use usage::{Joules, Usage};
 pub use web::{WebServer, WebSession};
 
 use serde::{Deserialize, Serialize};

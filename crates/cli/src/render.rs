@@ -7,6 +7,7 @@ mod address;
 mod advice;
 mod arrays;
 mod config;
+mod csv;
 mod describe;
 mod doctor;
 mod efficiency;
@@ -51,7 +52,7 @@ pub use projects::{entitled, projects};
 pub use queues::queues;
 pub use selftest::selftests;
 pub use slices::{end_of, held_by, slices};
-pub use usage::{Marks, daily_usages, days_legend, usage_total, usages};
+pub use usage::{Marks, daily_usages, days_legend, energy_total, usage_total, usages};
 pub use view::{COMPUTE, View};
 pub use web::web_address;
 pub use why::why;
@@ -62,6 +63,9 @@ use crate::args::Format;
 pub trait Item: Serialize + Clone {
     /// `kind` of the JSON envelope.
     const KIND: &'static str;
+
+    /// Columns of the type as CSV: fields of its JSON.
+    const COLUMNS: &'static [&'static str] = &[];
 
     /// Reference of the item for other verbs.
     fn name(&self) -> String;
@@ -150,11 +154,16 @@ impl Item for ConfigReload {
 impl Item for Usage {
     const KIND: &'static str = "UsageList";
 
+    const COLUMNS: &'static [&'static str] = &usage::COLUMNS;
+
     /// What it is put together by, with slashes between.
     fn name(&self) -> String {
         let gpu = self.gpu_index.map(|index| index.to_string());
+        let idle = self.idle.then(|| "idle".to_owned());
         let parts = [
             &self.day,
+            &self.month,
+            &idle,
             &self.namespace,
             &self.user,
             &self.project,
@@ -273,5 +282,6 @@ pub fn list<T: Item>(
             .iter()
             .map(|item| crate::text::clean(&item.name()) + "\n")
             .collect(),
+        Format::Csv => csv::csv(items)?,
     })
 }

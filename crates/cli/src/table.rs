@@ -48,6 +48,8 @@ pub enum Column {
     Text(&'static str),
     /// Left out of a table that is too wide; a name or a figure that is never cut otherwise.
     Spare(&'static str, Spare),
+    /// A figure, right-aligned, that a table which is too wide leaves out late.
+    SpareRight(&'static str),
 }
 
 /// When a table that is too wide leaves a column out.
@@ -64,15 +66,18 @@ pub enum Spare {
 impl Column {
     fn title(self) -> &'static str {
         match self {
-            Self::Fixed(title) | Self::Right(title) | Self::Text(title) | Self::Spare(title, _) => {
-                title
-            }
+            Self::Fixed(title)
+            | Self::Right(title)
+            | Self::Text(title)
+            | Self::Spare(title, _)
+            | Self::SpareRight(title) => title,
         }
     }
 
     fn spare(self) -> Option<Spare> {
         match self {
             Self::Spare(_, spare) => Some(spare),
+            Self::SpareRight(_) => Some(Spare::Late),
             _ => None,
         }
     }
@@ -379,7 +384,7 @@ impl Layout<'_> {
             }
             let cell = cut(cell, width);
             let rest = width - taken(&cell);
-            if matches!(self.columns[at], Column::Right(_)) {
+            if matches!(self.columns[at], Column::Right(_) | Column::SpareRight(_)) {
                 pad(text, rest);
                 put(text, &cell);
             } else {

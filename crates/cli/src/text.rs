@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use divvy_api::v1::{Amount, Brief, ComputeTime, EndReason, Job, JobState};
+use divvy_api::v1::{Amount, Brief, ComputeTime, EndReason, Job, JobState, Joules};
 use divvy_core::{Bytes, escape};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -113,6 +113,21 @@ pub fn memory_down(bytes: u64) -> String {
     };
     let tenths = u128::from(bytes) * 10 / u128::from(unit);
     format!("{}.{} {name}", tenths / 10, tenths % 10)
+}
+
+/// Energy, `12.34 Wh` or `1.25 kWh`, rounded down; something below a hundredth is not shown as nothing.
+pub fn energy(energy: Joules) -> String {
+    let millijoules = energy.millijoules();
+    // A watt hour is 3600 J.
+    let (unit, name) = match millijoules {
+        3_600_000_000.. => (3_600_000_000, "kWh"),
+        _ => (3_600_000, "Wh"),
+    };
+    let hundredths = u128::from(millijoules) * 100 / unit;
+    match hundredths {
+        0 if millijoules > 0 => "<0.01 Wh".to_owned(),
+        _ => format!("{}.{:02} {name}", hundredths / 100, hundredths % 100),
+    }
 }
 
 /// An amount that the core would not take is shown as it is: an agent newer than this program may know more.

@@ -11,6 +11,7 @@ use divvy_core::JobId;
 
 use crate::compute::{ComputeScheduler, ComputeUsage};
 use crate::config::Config;
+use crate::gpu::energy::GpuEnergy;
 use crate::gpu::{Observer, Power};
 use crate::host::clock::Instant;
 use crate::host::disk::{Disk, FreeSpace};
@@ -66,6 +67,10 @@ impl Sensors {
 
     pub fn power(&self) -> BTreeMap<u32, Power> {
         self.observer.power()
+    }
+
+    pub fn energy(&self) -> Vec<GpuEnergy> {
+        self.observer.energy()
     }
 
     pub fn is_unresponsive(&self) -> bool {

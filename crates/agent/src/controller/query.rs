@@ -528,6 +528,7 @@ fn project_metrics(state: &State, fx: &Effects, io: &Io) -> DaemonStats {
     let entitled = projects.iter();
     let entitled = entitled.map(|(project, count)| (project.name.clone(), *count));
     let (held, used) = (state.jobs.active.iter(), state.jobs.active.iter());
+    let energy = state.jobs.active.iter();
     let instant = Instant::now();
     DaemonStats {
         entitled: entitled.collect(),
@@ -536,6 +537,10 @@ fn project_metrics(state: &State, fx: &Effects, io: &Io) -> DaemonStats {
         held: held
             .map(|(id, active)| (id.to_string(), active.activity.allocated_ns))
             .filter(|(_, held)| *held > 0)
+            .collect(),
+        energy: energy
+            .map(|(id, active)| (id.to_string(), active.activity.millijoules))
+            .filter(|(_, millijoules)| *millijoules > 0)
             .collect(),
         recent_use: used
             .filter_map(|(id, active)| {

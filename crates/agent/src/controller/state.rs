@@ -84,6 +84,8 @@ pub struct Jobs {
     pub unjournaled: Unknowns,
     pub notifications: Notifications,
     pub limits: DriverLimits,
+    /// A job has held a GPU since energy was last divided.
+    pub was_held: bool,
     /// Failed jobs that are not started again before this. A daemon that starts anew starts them at once.
     pub pauses: BTreeMap<JobId, Instant>,
     /// Number of jobs that the journal recovered from their job records at the daemon's start.

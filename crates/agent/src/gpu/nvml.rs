@@ -158,9 +158,11 @@ impl GpuDriver for NvmlDriver {
         let awake = indices.filter(|index| !asleep.contains(index));
         let devices = awake.map(|index| self.nvml.device(index));
         let power = |device: Device<'_>| {
+            let energy = device.energy();
             let power = Power {
                 milliwatts: device.power().ok().flatten(),
-                millijoules: device.energy().ok().flatten(),
+                has_no_counter: matches!(energy, Ok(None)),
+                millijoules: energy.ok().flatten(),
             };
             (device.index(), power)
         };

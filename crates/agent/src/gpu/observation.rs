@@ -96,4 +96,6 @@ pub struct Power {
     pub milliwatts: Option<u32>,
     /// Since the driver was loaded.
     pub millijoules: Option<u64>,
+    /// The driver has answered that the GPU has no counter of its energy.
+    pub has_no_counter: bool,
 }

@@ -17,6 +17,7 @@ use divvy_core::reconcile::{MEAN_GAP, random_gap};
 use tokio::sync::watch;
 
 use super::attribution::Attribution;
+use super::energy::{EnergyMeter, GpuEnergy};
 use super::outside::OutsideProcesses;
 use super::sample::{self, NodeSample};
 use super::sleep::PowerStates;
@@ -74,6 +75,7 @@ pub struct Observer {
     changed: Condvar,
     /// What the GPUs drew when they were last asked, by index.
     power: Mutex<BTreeMap<u32, Power>>,
+    energy: Mutex<EnergyMeter>,
     /// How many of the requested observations the controller has received.
     completed: watch::Sender<u64>,
 }
@@ -193,6 +195,7 @@ impl Observer {
             schedule: Mutex::new(schedule),
             changed: Condvar::new(),
             power: Mutex::default(),
+            energy: Mutex::default(),
             completed: watch::Sender::default(),
         }
     }
@@ -325,9 +328,14 @@ impl Observer {
         lock(&self.power).clone()
     }
 
+    /// The last readings of the energy of GPUs.
+    pub fn energy(&self) -> Vec<GpuEnergy> {
+        lock(&self.energy).last()
+    }
+
     /// Asks the driver for the power draw, behind an observation, so that no observation takes longer for it. A
     /// powered-down GPU keeps its last figure.
-    fn ask_power(&self) {
+    pub fn ask_power(&self) {
         let seen = lock(&self.seen).clone();
         let sleeping = seen.gpus.iter().filter(|gpu| gpu.asleep);
         let asleep: BTreeSet<u32> = sleeping.map(|gpu| gpu.index).collect();
@@ -335,6 +343,7 @@ impl Observer {
             return;
         }
         let answers = self.source.power(&asleep);
+        lock(&self.energy).read(&seen.gpus, &answers);
         let mut power = lock(&self.power);
         power.retain(|index, _| asleep.contains(index));
         power.extend(answers);
@@ -600,7 +609,7 @@ mod tests {
             let awake = (0..2).filter(|index| !asleep.contains(index));
             let power = Power {
                 milliwatts: Some(30_000),
-                millijoules: None,
+                ..Power::default()
             };
             awake.map(|index| (index, power)).collect()
         }

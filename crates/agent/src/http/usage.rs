@@ -51,9 +51,10 @@ pub async fn usages(
     let zone = zone.transpose()?.unwrap_or(TimeZone::UTC);
     // Future time has no usage.
     let end = until.min(now());
-    let periods = match by.contains(&GroupBy::Day) {
-        true => calendar::days(since, end, &zone)?,
-        false => vec![Period {
+    let periods = match () {
+        () if by.contains(&GroupBy::Day) => calendar::days(since, end, &zone)?,
+        () if by.contains(&GroupBy::Month) => calendar::months(since, end, &zone)?,
+        () => vec![Period {
             day: None,
             from: since.as_microsecond(),
             to: end.as_microsecond(),
@@ -64,7 +65,7 @@ pub async fn usages(
     let uid = (caller.role < Role::Operator).then_some(caller.account.uid);
     let database = api.home.database();
     let read = api.budget.run(move || {
-        journal::usage_between(&database, (since, end), uid, |span| report.add_span(span))?;
+        journal::usage_between(&database, (since, end), uid, |row| report.add(row))?;
         Ok::<_, journal::StoreError>(report.items())
     });
     let items = read.await?;

@@ -198,11 +198,14 @@ fn needed(db: &Connection) -> rusqlite::Result<ReferencedJobs> {
     Ok(needed)
 }
 
-/// What of usage may go: rows up to this one.
+/// What of usage may go: rows up to this one, and idle rows up to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UpTo(i64);
+pub struct UpTo {
+    usage: Option<i64>,
+    idle: Option<i64>,
+}
 
-/// Up to where rows of usage may go by age, at most `limit` of them at once. `None`: none of them.
+/// Up to where rows of usage may go by age, at most `limit` of them at once; idle rows likewise. `None`: none of them.
 pub fn usage_beyond(
     database: &Path,
     ended: Timestamp,
@@ -210,27 +213,40 @@ pub fn usage_beyond(
 ) -> Result<Option<UpTo>, StoreError> {
     let read = || -> rusqlite::Result<Option<UpTo>> {
         let db = events::reader(database)?;
-        let end = |which: &str| -> rusqlite::Result<Option<i64>> {
-            db.query_row(&format!("SELECT {which}(id) FROM usage"), [], |row| {
-                row.get(0)
-            })
+        let up_to = UpTo {
+            usage: rows_beyond(&db, "usage", ended, limit)?,
+            idle: rows_beyond(&db, "idle_energy", ended, limit)?,
         };
-        let (Some(first), Some(last)) = (end("min")?, end("max")?) else {
-            return Ok(None);
-        };
-        // The first that is young enough: what is before it was written before it.
-        let young: Option<i64> = db
-            .query_row(
-                "SELECT id FROM usage WHERE ended >= ?1 ORDER BY id LIMIT 1",
-                [ended.as_microsecond()],
-                |row| row.get(0),
-            )
-            .optional()?;
-        let aged = young.map_or(last, |young| young - 1);
-        let to = aged.min(first.saturating_add(i64::from(limit)).saturating_sub(1));
-        Ok((to >= first).then_some(UpTo(to)))
+        Ok((up_to != UpTo::default()).then_some(up_to))
     };
     read().map_err(sql("find entries that are past their retention"))
+}
+
+fn rows_beyond(
+    db: &Connection,
+    table: &str,
+    ended: Timestamp,
+    limit: u32,
+) -> rusqlite::Result<Option<i64>> {
+    let end = |which: &str| -> rusqlite::Result<Option<i64>> {
+        db.query_row(&format!("SELECT {which}(id) FROM {table}"), [], |row| {
+            row.get(0)
+        })
+    };
+    let (Some(first), Some(last)) = (end("min")?, end("max")?) else {
+        return Ok(None);
+    };
+    // The first that is young enough: what is before it was written before it.
+    let young: Option<i64> = db
+        .query_row(
+            &format!("SELECT id FROM {table} WHERE ended >= ?1 ORDER BY id LIMIT 1"),
+            [ended.as_microsecond()],
+            |row| row.get(0),
+        )
+        .optional()?;
+    let aged = young.map_or(last, |young| young - 1);
+    let to = aged.min(first.saturating_add(i64::from(limit)).saturating_sub(1));
+    Ok((to >= first).then_some(to))
 }
 
 /// What of a user's usage may go: rows up to this one.
@@ -324,13 +340,16 @@ impl Store {
     }
 
     /// Forgets what was used, up to this row.
-    pub fn forget_usage(&self, UpTo(to): UpTo) -> Result<(), StoreError> {
-        let forget = || -> rusqlite::Result<usize> {
-            self.db
-                .prepare_cached("DELETE FROM usage WHERE id <= ?1")?
-                .execute([to])
+    pub fn forget_usage(&self, UpTo { usage, idle }: UpTo) -> Result<(), StoreError> {
+        let forget = || -> rusqlite::Result<()> {
+            for (table, to) in [("usage", usage), ("idle_energy", idle)] {
+                self.db
+                    .prepare_cached(&format!("DELETE FROM {table} WHERE id <= ?1"))?
+                    .execute([to])?;
+            }
+            Ok(())
         };
-        forget().map(drop).map_err(sql("delete usage entries"))
+        forget().map_err(sql("delete usage entries"))
     }
 }
 

@@ -480,8 +480,8 @@ fn bypasses_come_back_with_their_job_and_are_counted() {
 /// What was counted of a job, in order: share, length in microseconds, whether it was suspended, what was measured.
 fn counted(path: &Path, until: Timestamp) -> Vec<(u16, i64, bool, u64)> {
     let mut spans = Vec::new();
-    usage_between(path, (Timestamp::UNIX_EPOCH, until), None, |span| {
-        spans.push(span)
+    usage_between(path, (Timestamp::UNIX_EPOCH, until), None, |row| {
+        spans.extend(row.span())
     })
     .unwrap();
     spans.sort_by_key(|span| span.began);
@@ -517,8 +517,8 @@ fn what_was_held_is_counted_through_every_change_and_when_it_ended_by_its_record
         used: 7000,
         loaned: 0,
     };
-    store.add_metered(job.id, &[used]).unwrap();
-    store.add_metered(job.id, &[used]).unwrap();
+    store.add_metered(job.id, &[used], &[]).unwrap();
+    store.add_metered(job.id, &[used], &[]).unwrap();
     let open = counted(&path, Timestamp::now());
     assert!(matches!(open[..], [(52, 1.., false, 14_000)]), "{open:?}");
 
@@ -545,7 +545,7 @@ fn what_was_held_is_counted_through_every_change_and_when_it_ended_by_its_record
     assert_eq!(all.len(), 3);
     let mut spans = Vec::new();
     let window = (Timestamp::UNIX_EPOCH, Timestamp::MAX);
-    usage_between(&path, window, Some(1000), |span| spans.push(span)).unwrap();
+    usage_between(&path, window, Some(1000), |row| spans.extend(row.span())).unwrap();
     assert_eq!(
         spans.iter().map(|span| span.ended).max(),
         Some(end.as_microsecond())
@@ -596,7 +596,8 @@ fn an_older_journal_says_what_it_knows_of_usage() {
         Timestamp::UNIX_EPOCH,
         "1970-01-01T00:00:10Z".parse().unwrap(),
     );
-    usage_between(&path, window, None, |span| {
+    usage_between(&path, window, None, |row| {
+        let span = row.span().unwrap();
         found.push((span.owner.job.0, span.share, span.began, span.ended));
     })
     .unwrap();

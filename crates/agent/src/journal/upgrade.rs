@@ -7,6 +7,7 @@ use divvy_core::job::Outcome;
 use divvy_core::{Amount, Bytes, Share};
 
 use super::*;
+use crate::model::usage::energy::{EnergyReading, EnergySource};
 
 /// What the first version wrote, which every later one wrote as well.
 const ROWS: &str = include_str!("upgrade/rows.sql");
@@ -114,6 +115,23 @@ fn a_journal_of_every_earlier_version_says_what_it_said() {
         assert_eq!(store.overhead("A100", "570").unwrap(), Some(314_572_800));
         assert_eq!(store.projects().unwrap().len(), usize::from(wrote(6)));
         assert_eq!(store.modes().unwrap().len(), usize::from(wrote(5)));
+
+        // Energy is divided over what it holds, and begins with the first reading.
+        let gpu = &runs.allocations[0].grant.gpu;
+        for millijoules in [5, 105] {
+            let reading = EnergyReading {
+                at: now().as_microsecond(),
+                millijoules,
+                source: EnergySource::Counter,
+                count: String::new(),
+            };
+            store.divide_energy(gpu, 0, &reading).unwrap();
+        }
+        assert_eq!(
+            store.energy_sums()[gpu.as_str()],
+            (105, 100, 100),
+            "{version}"
+        );
 
         // And it is written to as any other.
         let mut job = runs.clone();

@@ -13,21 +13,25 @@ use divvy_core::JobId;
 use jiff::Timestamp;
 use rusqlite::{Row, params};
 
+use super::energy::{self, IDLE_COLUMNS};
 use super::{Store, StoreError, events, rows, sql};
 use crate::host::clock::now;
 use crate::model::job::{Credentials, Job};
-use crate::model::usage::{GpuTime, GpuTimeTotals, MAX_NAMES, Metered, OTHER, Span, SpanOwner};
+use crate::model::usage::{
+    GpuTime, GpuTimeTotals, MAX_NAMES, Metered, OTHER, Span, SpanOwner, UsageRow,
+};
 
 /// Largest total: two of them add up without an overflow, which SQLite answers with a float.
-const MOST: u64 = 1 << 62;
+pub(super) const MOST: u64 = 1 << 62;
 
 /// Columns of a row, from a holding `h` and its job `j`, with its end as `?2`.
 const FROM_HOLDING: &str = "h.job, j.name, j.uid, j.user, j.project, j.queue, h.gpu_uuid, h.gpu_index, h.share, h.memory, \
-                            h.suspended, h.since, ?2, h.measured, h.used, h.loaned";
+                            h.suspended, h.since, ?2, h.measured, h.used, h.loaned, h.energy, h.estimated, h.most, h.lent, \
+                            h.mig IS NOT NULL";
 
 /// Columns that [`span`] reads, in its order.
 const COLUMNS: &str = "job, name, uid, user, project, queue, gpu_uuid, gpu_index, share, memory, suspended, began, ended, \
-                       measured, used, loaned";
+                       measured, used, loaned, energy, estimated, most, lent, mig";
 
 impl Store {
     /// Counts what a job holds up to `until`; nothing where it holds nothing. What it holds from there on is the
@@ -52,7 +56,15 @@ impl Store {
                 "INSERT INTO usage ({COLUMNS}) SELECT {FROM_HOLDING} FROM holding h JOIN job j ON j.id = h.job \
                  WHERE h.job = ?1 AND h.held = 1 AND h.since < ?2"
             ))?
-            .execute(params![job.0, until])
+            .execute(params![job.0, until])?;
+        // What no row can have, as that would end before it begins, is idle.
+        let left = "holding one JOIN job j ON j.id = one.job WHERE one.job = ?1 AND one.held = 1 AND one.since >= ?2";
+        self.return_energy(job, left, until)?;
+        self.db
+            .prepare_cached(
+                "UPDATE holding SET energy = 0, estimated = 0, lent = 0 WHERE job = ?1 AND held = 1",
+            )?
+            .execute([job.0])
             .map(drop)
     }
 
@@ -69,19 +81,32 @@ impl Store {
         Ok(())
     }
 
-    fn add_to_total(&self, kind: &str, name: &str, time: GpuTime) -> rusqlite::Result<()> {
-        let figures = [time.allocated, time.used, time.idle, time.loaned];
-        let [allocated, used, idle, loaned] = figures.map(|figure| rows::figure(figure.min(MOST)));
+    pub(super) fn add_to_total(
+        &self,
+        kind: &str,
+        name: &str,
+        time: GpuTime,
+    ) -> rusqlite::Result<()> {
+        let figures = [
+            time.allocated,
+            time.used,
+            time.idle,
+            time.loaned,
+            time.millijoules,
+        ];
+        let [allocated, used, idle, loaned, energy] =
+            figures.map(|figure| rows::figure(figure.min(MOST)));
         let mut add = self.db.prepare_cached(
-            "INSERT INTO usage_total AS t (kind, name, allocated, used, idle, loaned) \
-             VALUES (?1, iif(EXISTS (SELECT 1 FROM usage_total WHERE kind = ?1 AND name = ?2), ?2, ?3), ?4, ?5, ?6, ?7) \
+            "INSERT INTO usage_total AS t (kind, name, allocated, used, idle, loaned, energy) \
+             VALUES (?1, iif(EXISTS (SELECT 1 FROM usage_total WHERE kind = ?1 AND name = ?2), ?2, ?3), ?4, ?5, ?6, ?7, ?9) \
              ON CONFLICT (kind, name) DO UPDATE SET \
              allocated = min(t.allocated + excluded.allocated, ?8), used = min(t.used + excluded.used, ?8), \
-             idle = min(t.idle + excluded.idle, ?8), loaned = min(t.loaned + excluded.loaned, ?8)",
+             idle = min(t.idle + excluded.idle, ?8), loaned = min(t.loaned + excluded.loaned, ?8), \
+             energy = min(t.energy + excluded.energy, ?8)",
         )?;
         let most = rows::figure(MOST);
         add.execute(params![
-            kind, name, OTHER, allocated, used, idle, loaned, most
+            kind, name, OTHER, allocated, used, idle, loaned, most, energy
         ])
         .map(drop)
     }
@@ -89,11 +114,17 @@ impl Store {
     /// Forgets what a job holds, and held: none of it counts.
     pub fn drop_allocations(&self, job: &Job) -> Result<(), StoreError> {
         let drop_rows = || -> rusqlite::Result<()> {
+            let since = job.submitted_at.as_microsecond();
+            for rows in [
+                "holding one JOIN job j ON j.id = one.job WHERE one.job = ?1 AND ?2",
+                "usage one JOIN job j ON j.id = one.job WHERE one.ended >= ?2 AND one.job = ?1",
+            ] {
+                self.return_energy(job.id, rows, since)?;
+            }
             self.db
                 .prepare_cached("DELETE FROM holding WHERE job = ?1")?
                 .execute([job.id.0])?;
             // Its rows ended after it was submitted, and few rows did: there is an index by the end, and none by job.
-            let since = job.submitted_at.as_microsecond();
             self.db
                 .prepare_cached("DELETE FROM usage WHERE ended >= ?2 AND job = ?1")?
                 .execute(params![job.id.0, since])?;
@@ -135,12 +166,17 @@ impl Store {
             .map_err(sql("store that a job's memory is offloaded"))
     }
 
-    /// Adds to what was measured of a job's holdings, by position.
-    pub fn add_metered(&self, job: JobId, metered: &[Metered]) -> Result<(), StoreError> {
+    /// Adds to what was measured of a job's holdings, by position; and the highest use of memory so far, in bytes.
+    pub fn add_metered(
+        &self,
+        job: JobId,
+        metered: &[Metered],
+        most: &[Option<u64>],
+    ) -> Result<(), StoreError> {
         let add = || -> rusqlite::Result<()> {
             let mut update = self.db.prepare_cached(
-                "UPDATE holding SET measured = measured + ?3, used = used + ?4, loaned = loaned + ?5 \
-                 WHERE job = ?1 AND ordinal = ?2 AND held = 1",
+                "UPDATE holding SET measured = measured + ?3, used = used + ?4, loaned = loaned + ?5, \
+                 lent = lent + ?5 WHERE job = ?1 AND ordinal = ?2 AND held = 1",
             )?;
             for (ordinal, metered) in metered.iter().enumerate() {
                 if !metered.is_nothing() {
@@ -153,19 +189,27 @@ impl Store {
                     ])?;
                 }
             }
+            let mut raise = self.db.prepare_cached(
+                "UPDATE holding SET most = max(coalesce(most, 0), ?3) WHERE job = ?1 AND ordinal = ?2 AND held = 1",
+            )?;
+            for (ordinal, most) in most.iter().enumerate() {
+                if let Some(most) = most {
+                    raise.execute(params![job.0, ordinal, rows::figure(*most)])?;
+                }
+            }
             Ok(())
         };
         add().map_err(sql("store a job's usage"))
     }
 }
 
-/// Gives every row that touches the time from `since` to `until` to `take`, those of `uid` alone where one is given;
-/// through a connection of its own. What is held still ends at `until`.
+/// Gives every row that touches the time from `since` to `until` to `take`, those of `uid` alone where one is given,
+/// else idle rows as well; through a connection of its own. What is held still ends at `until`.
 pub fn usage_between(
     database: &Path,
     (since, until): (Timestamp, Timestamp),
     uid: Option<u32>,
-    mut take: impl FnMut(Span),
+    mut take: impl FnMut(UsageRow),
 ) -> Result<(), StoreError> {
     let mut read = || -> rusqlite::Result<()> {
         let mut db = events::reader(database)?;
@@ -183,7 +227,16 @@ pub fn usage_between(
             let mut query = db.prepare(&query)?;
             let (since, until) = (since.as_microsecond(), until.as_microsecond());
             for row in query.query_map(params![since, until, uid, me], span)? {
-                take(row?);
+                take(UsageRow::Job(row?));
+            }
+        }
+        if uid.is_none() {
+            let query =
+                format!("SELECT {IDLE_COLUMNS} FROM idle_energy WHERE ended > ?1 AND began < ?2");
+            let mut query = db.prepare(&query)?;
+            let window = [since.as_microsecond(), until.as_microsecond()];
+            for row in query.query_map(window, energy::idle)? {
+                take(UsageRow::Idle(row?));
             }
         }
         Ok(())
@@ -202,8 +255,8 @@ pub fn usage_totals(database: &Path, until: Timestamp) -> Result<GpuTimeTotals, 
         // One sight of both tables, as above.
         let db = db.transaction()?;
         let mut totals = GpuTimeTotals::default();
-        let mut closed =
-            db.prepare("SELECT kind, name, allocated, used, idle, loaned FROM usage_total")?;
+        let mut closed = db
+            .prepare("SELECT kind, name, allocated, used, idle, loaned, energy FROM usage_total")?;
         let mut closed = closed.query([])?;
         while let Some(row) = closed.next()? {
             let time = GpuTime {
@@ -211,6 +264,7 @@ pub fn usage_totals(database: &Path, until: Timestamp) -> Result<GpuTimeTotals, 
                 used: row.get(3)?,
                 idle: row.get(4)?,
                 loaned: row.get(5)?,
+                millijoules: row.get(6)?,
             };
             let of_kind = match row.get_ref(0)?.as_str()? {
                 "user" => &mut totals.users,
@@ -237,6 +291,7 @@ pub fn usage_totals(database: &Path, until: Timestamp) -> Result<GpuTimeTotals, 
                 }
             }
         }
+        totals.gpus = energy::gpu_sums(&db)?;
         Ok(totals)
     };
     read().map_err(sql("read the usage"))
@@ -263,6 +318,9 @@ fn span(row: &Row<'_>) -> rusqlite::Result<Span> {
             used: row.get(14)?,
             loaned: row.get(15)?,
         },
+        millijoules: row.get(16)?,
+        estimated: row.get(17)?,
+        most: row.get(18)?,
     })
 }
 
@@ -308,6 +366,7 @@ mod tests {
     fn summed(path: &Path, until: Timestamp) -> GpuTimeTotals {
         let mut totals = GpuTimeTotals::default();
         usage_between(path, (ALL.0, until), None, |span| {
+            let span = span.span().unwrap();
             let time = span.gpu_time();
             totals.users.entry(span.owner.user).or_default().add(time);
             let project = span.owner.project.unwrap_or_default();
@@ -327,7 +386,7 @@ mod tests {
             used: 7000,
             loaned: 1000,
         };
-        store.add_metered(job.id, &[used]).unwrap();
+        store.add_metered(job.id, &[used], &[]).unwrap();
         store.split_usage(&job, now()).unwrap();
         let until = now();
         let totals = usage_totals(&path, until).unwrap();

@@ -7,6 +7,7 @@
 //! byte-microseconds: no rounding before the sums are shown. Days are rounded so that they add up to their period.
 
 pub mod calendar;
+pub mod energy;
 pub mod meter;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -15,6 +16,7 @@ use divvy_api::v1::{self, Error};
 use divvy_core::JobId;
 
 use self::calendar::Period;
+use self::energy::IdleEnergy;
 use crate::model::validate::usage;
 
 /// What was measured of one holding.
@@ -47,6 +49,8 @@ pub struct GpuTime {
     pub used: u64,
     pub idle: u64,
     pub loaned: u64,
+    /// The energy that was divided over the jobs so far.
+    pub millijoules: u64,
 }
 
 impl GpuTime {
@@ -55,6 +59,7 @@ impl GpuTime {
         self.used = self.used.saturating_add(more.used);
         self.idle = self.idle.saturating_add(more.idle);
         self.loaned = self.loaned.saturating_add(more.loaned);
+        self.millijoules = self.millijoules.saturating_add(more.millijoules);
     }
 
     /// Raises each figure to that of `other` if it is below.
@@ -63,7 +68,15 @@ impl GpuTime {
         self.used = self.used.max(other.used);
         self.idle = self.idle.max(other.idle);
         self.loaned = self.loaned.max(other.loaned);
+        self.millijoules = self.millijoules.max(other.millijoules);
     }
+}
+
+/// A GPU's energy since its first reading, in millijoules: what jobs got and what is idle together, and the idle part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GpuEnergySums {
+    pub counted: u64,
+    pub idle: u64,
 }
 
 /// GPU time of all jobs ever, by name. Jobs without a project count under the empty name, and names beyond
@@ -72,6 +85,8 @@ impl GpuTime {
 pub struct GpuTimeTotals {
     pub users: BTreeMap<String, GpuTime>,
     pub projects: BTreeMap<String, GpuTime>,
+    /// By UUID.
+    pub gpus: BTreeMap<String, GpuEnergySums>,
 }
 
 impl GpuTimeTotals {
@@ -85,6 +100,11 @@ impl GpuTimeTotals {
             for (name, time) in before {
                 now.entry(name.clone()).or_default().raise_to(*time);
             }
+        }
+        for (gpu, before) in &before.gpus {
+            let now = self.gpus.entry(gpu.clone()).or_default();
+            now.counted = now.counted.max(before.counted);
+            now.idle = now.idle.max(before.idle);
         }
     }
 }
@@ -111,6 +131,28 @@ pub struct Span {
     pub began: i64,
     pub ended: i64,
     pub metered: Metered,
+    /// The energy that was divided so far, and the part of it that is an estimate.
+    pub millijoules: u64,
+    pub estimated: u64,
+    /// The highest use of memory up to the end, in bytes, where it is measured.
+    pub most: Option<u64>,
+}
+
+/// What is summed up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UsageRow {
+    Job(Span),
+    Idle(IdleEnergy),
+}
+
+#[cfg(test)]
+impl UsageRow {
+    pub fn span(self) -> Option<Span> {
+        match self {
+            Self::Job(span) => Some(span),
+            Self::Idle(_) => None,
+        }
+    }
 }
 
 /// The job of a span, and what its usage is summed by.
@@ -136,6 +178,7 @@ impl SpanOwner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GroupBy {
     Day,
+    Month,
     User,
     Project,
     Queue,
@@ -145,8 +188,9 @@ pub enum GroupBy {
 }
 
 impl GroupBy {
-    const ALL: [(&'static str, Self); 7] = [
+    const ALL: [(&'static str, Self); 8] = [
         ("day", Self::Day),
+        ("month", Self::Month),
         ("user", Self::User),
         ("project", Self::Project),
         ("queue", Self::Queue),
@@ -176,6 +220,10 @@ impl GroupBy {
                 all.push(*by);
             }
         }
+        if all.contains(&Self::Day) && all.contains(&Self::Month) {
+            return Err(usage("usage cannot be grouped by day and by month")
+                .hint("leave out `day` or `month`"));
+        }
         Ok(all)
     }
 }
@@ -183,6 +231,8 @@ impl GroupBy {
 /// The owner of a row, in the order of [`GroupBy`]; a field is empty if the query does not group by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
+    /// The row has the idle energy and no job.
+    is_idle: bool,
     user: Option<String>,
     project: Option<String>,
     queue: Option<String>,
@@ -202,8 +252,11 @@ struct Sum {
     /// Measured time of the shares, used or not.
     measured: u128,
     suspended: u128,
-    /// Byte-microseconds.
+    /// Byte-microseconds; and those beyond the highest use.
     memory: u128,
+    unused: u128,
+    energy: u64,
+    estimated: u64,
 }
 
 impl Sum {
@@ -214,6 +267,9 @@ impl Sum {
         self.measured += more.measured;
         self.suspended += more.suspended;
         self.memory += more.memory;
+        self.unused += more.unused;
+        self.energy = self.energy.saturating_add(more.energy);
+        self.estimated = self.estimated.saturating_add(more.estimated);
     }
 }
 
@@ -234,6 +290,25 @@ fn part_of(figure: u128, part: u64, whole: u64) -> u128 {
     (figure * u128::from(part))
         .checked_div(u128::from(whole))
         .unwrap_or(0)
+}
+
+/// A stretch of a row's time, in microseconds from its beginning.
+#[derive(Clone, Copy)]
+struct Part {
+    from: u64,
+    to: u64,
+    whole: u64,
+}
+
+impl Part {
+    /// As differences of rounded figures, parts add up to the whole.
+    fn of(self, figure: u128) -> u128 {
+        part_of(figure, self.to, self.whole) - part_of(figure, self.from, self.whole)
+    }
+
+    fn of_energy(self, millijoules: u64) -> u64 {
+        u64::try_from(self.of(millijoules.into())).unwrap_or(u64::MAX)
+    }
 }
 
 /// Amounts of a whole span.
@@ -272,6 +347,8 @@ impl Span {
         };
         let micros = |gpu_ns: u128| shown(gpu_ns, 1000);
         GpuTime {
+            // Energy is added to totals as it is divided.
+            millijoules: 0,
             allocated: micros(u128::from(self.share) * u128::from(whole.length)),
             used: micros(whole.within + whole.loaned),
             idle: micros(whole.measured - whole.within),
@@ -291,52 +368,94 @@ impl UsageReport {
         }
     }
 
+    pub fn add(&mut self, row: UsageRow) {
+        match row {
+            UsageRow::Job(span) => self.add_span(span),
+            UsageRow::Idle(idle) => self.add_idle(&idle),
+        }
+    }
+
     /// Counts what of a row lies within the window. What was held is counted to the microsecond; what was measured is
     /// taken to have been even over the row, which is an hour at most while a daemon runs.
     pub fn add_span(&mut self, span: Span) {
         let Some(whole) = SpanAmounts::of(&span) else {
             return;
         };
-        let first = self.periods.partition_point(|one| one.to <= span.began);
-        let periods = self.periods.iter().enumerate().skip(first);
-        let mut found = BTreeMap::new();
-        for (place, period) in periods.take_while(|(_, one)| one.from < span.ended) {
-            let at = |time: i64| u64::try_from(time - span.began).unwrap_or(0);
-            let from = at(period.from);
-            let to = at(period.to).min(whole.length);
-            // As differences of rounded figures, parts add up to the whole.
-            let part =
-                |figure| part_of(figure, to, whole.length) - part_of(figure, from, whole.length);
-            let micros = u128::from(to - from);
+        let unused = span.most.map_or(0, |most| span.memory.saturating_sub(most));
+        let sum = |part: Part| {
+            let micros = u128::from(part.to - part.from);
             let allocated = u128::from(span.share) * micros;
-            let sum = Sum {
+            Sum {
                 jobs: HashSet::from([span.owner.job]),
                 allocated,
-                within: part(whole.within),
-                loaned: part(whole.loaned),
-                measured: part(whole.measured),
+                within: part.of(whole.within),
+                loaned: part.of(whole.loaned),
+                measured: part.of(whole.measured),
                 suspended: if span.suspended { allocated } else { 0 },
                 memory: u128::from(span.memory) * micros,
-            };
-            found.insert(place, sum);
-        }
+                unused: u128::from(unused) * micros,
+                energy: part.of_energy(span.millijoules),
+                estimated: part.of_energy(span.estimated),
+            }
+        };
+        let found = self.parts((span.began, span.ended), sum);
         if found.is_empty() {
             return;
         }
-        let sums = self.sums.entry(key(&self.by, &span)).or_default();
-        for (place, part) in found {
-            let sum = sums.entry(place).or_default();
-            sum.add(&part);
-            sum.jobs.insert(span.owner.job);
-        }
+        self.add_parts(key(&self.by, &span), found);
         if !self.gpus.contains(&span.gpu_uuid) {
             self.gpus.insert(span.gpu_uuid);
         }
     }
 
-    /// A row for each of what was asked by, in their order. By day alone, days without usage have rows too.
+    /// Counts what of an idle row lies within the window.
+    fn add_idle(&mut self, idle: &IdleEnergy) {
+        let sum = |part: Part| Sum {
+            energy: part.of_energy(idle.millijoules),
+            estimated: part.of_energy(idle.estimated),
+            ..Sum::default()
+        };
+        let found = self.parts((idle.began, idle.ended), sum);
+        let has_gpu = self.by.contains(&GroupBy::Gpu);
+        let key = Key {
+            is_idle: true,
+            gpu: has_gpu.then(|| (idle.gpu_index, idle.gpu_uuid.clone())),
+            ..Key::default()
+        };
+        if !found.is_empty() {
+            self.add_parts(key, found);
+        }
+    }
+
+    /// The sum for each period that the time from `began` to `ended` touches.
+    fn parts(&self, (began, ended): (i64, i64), sum: impl Fn(Part) -> Sum) -> BTreeMap<usize, Sum> {
+        let at = |time: i64| u64::try_from(time - began).unwrap_or(0);
+        let whole = at(ended);
+        let first = self.periods.partition_point(|one| one.to <= began);
+        let periods = self.periods.iter().enumerate().skip(first);
+        let touched = periods.take_while(|(_, one)| one.from < ended);
+        touched
+            .map(|(place, period)| {
+                let (from, to) = (at(period.from), at(period.to).min(whole));
+                (place, sum(Part { from, to, whole }))
+            })
+            .collect()
+    }
+
+    fn add_parts(&mut self, key: Key, found: BTreeMap<usize, Sum>) {
+        let sums = self.sums.entry(key).or_default();
+        for (place, part) in found {
+            let sum = sums.entry(place).or_default();
+            sum.add(&part);
+            sum.jobs.extend(part.jobs);
+        }
+    }
+
+    /// A row for each of what was asked by, in their order, and a row of idle energy. By day or month alone, times without
+    /// usage have rows too.
     pub fn items(mut self) -> Vec<v1::Usage> {
-        if self.by == [GroupBy::Day] {
+        let is_by_month = self.by.contains(&GroupBy::Month);
+        if matches!(self.by[..], [GroupBy::Day | GroupBy::Month]) {
             let days = self.sums.entry(Key::default()).or_default();
             for place in 0..self.periods.len() {
                 days.entry(place).or_default();
@@ -349,9 +468,11 @@ impl UsageReport {
             for ((place, sum), figures) in sums.into_iter().zip(figures) {
                 let mut item = figures.item(&key, &sum);
                 let period = self.periods.get(place);
-                item.day = period
-                    .and_then(|period| period.day)
-                    .map(|day| day.to_string());
+                let day = period.and_then(|period| period.day);
+                match is_by_month {
+                    true => item.month = day.map(|day| day.strftime("%Y-%m").to_string()),
+                    false => item.day = day.map(|day| day.to_string()),
+                }
                 item.capacity_gpu_ms = capacities.get(place).copied().unwrap_or_default();
                 rows.push((place, item));
             }
@@ -380,6 +501,7 @@ fn key(by: &[GroupBy], span: &Span) -> Key {
     let has = |one| by.contains(&one);
     let owner = &span.owner;
     Key {
+        is_idle: false,
         user: has(GroupBy::User).then(|| owner.user.clone()),
         project: owner.project.clone().filter(|_| has(GroupBy::Project)),
         queue: has(GroupBy::Queue).then(|| owner.queue.clone()),
@@ -410,6 +532,7 @@ struct Figures {
     idle: u64,
     suspended: u64,
     memory_mib_s: u64,
+    unused_memory_mib_s: u64,
 }
 
 impl Figures {
@@ -438,6 +561,7 @@ impl Figures {
             *last = ms(so_far.within + so_far.loaned) - within;
         }
         let memory = total(|until| until.memory_mib_s);
+        let unused = fit(&total(|until| until.unused_memory_mib_s), &memory);
         (0..until.len())
             .map(|place| {
                 let step = |totals: &[u64]| {
@@ -451,6 +575,7 @@ impl Figures {
                     idle: step(&idle),
                     suspended: step(&suspended),
                     memory_mib_s: step(&memory),
+                    unused_memory_mib_s: step(&unused),
                 }
             })
             .collect()
@@ -458,13 +583,15 @@ impl Figures {
 
     /// Each figure rounded down.
     fn rounded(sum: &Sum) -> Self {
+        let mib_s = |figure| shown(figure, (1 << 20) * 1_000_000);
         Self {
             allocated: ms(sum.allocated),
             within: ms(sum.within),
             loaned: ms(sum.loaned),
             idle: ms(sum.measured.saturating_sub(sum.within)),
             suspended: ms(sum.suspended),
-            memory_mib_s: shown(sum.memory, (1 << 20) * 1_000_000),
+            memory_mib_s: mib_s(sum.memory),
+            unused_memory_mib_s: mib_s(sum.unused),
         }
     }
 
@@ -473,6 +600,8 @@ impl Figures {
         let (job, name) = key.job.clone().unzip();
         v1::Usage {
             day: None,
+            month: None,
+            idle: key.is_idle,
             user: key.user.clone(),
             project: key.project.clone(),
             queue: key.queue.clone(),
@@ -490,6 +619,9 @@ impl Figures {
             unknown_gpu_ms: self.allocated - self.within - self.idle,
             suspended_gpu_ms: self.suspended,
             memory_mib_s: self.memory_mib_s,
+            unused_memory_mib_s: self.unused_memory_mib_s,
+            energy_joules: v1::Joules::from_millijoules(sum.energy),
+            energy_estimated_joules: v1::Joules::from_millijoules(sum.estimated),
             capacity_gpu_ms: 0,
         }
     }
@@ -553,6 +685,9 @@ mod tests {
             began: at(began),
             ended: at(ended),
             metered: Metered::default(),
+            millijoules: 0,
+            estimated: 0,
+            most: None,
         }
     }
 
@@ -650,6 +785,94 @@ mod tests {
     }
 
     #[test]
+    fn memory_beyond_the_highest_use_is_unused_and_unknown_use_counts_as_used() {
+        let mut known = span(1, "ana", 250, (0, 100));
+        known.most = Some(1 << 30);
+        let mut over = span(2, "ana", 250, (0, 100));
+        over.most = Some(5 << 30);
+        let unknown = span(3, "ana", 250, (0, 100));
+        let mut report = report("job", 0, 50);
+        for span in [known, over, unknown] {
+            report.add_span(span);
+        }
+        let unused = report
+            .items()
+            .into_iter()
+            .map(|item| item.unused_memory_mib_s);
+        assert_eq!(unused.collect::<Vec<_>>(), [3072 * 50, 0, 0]);
+    }
+
+    #[test]
+    fn idle_energy_has_rows_of_its_own_and_no_job() {
+        let idle = |gpu: u32, began, ended| {
+            UsageRow::Idle(IdleEnergy {
+                gpu_uuid: format!("GPU-{gpu}"),
+                gpu_index: gpu,
+                began: at(began),
+                ended: at(ended),
+                millijoules: 1001,
+                estimated: 1,
+            })
+        };
+        let shown = |by: &str| {
+            let days = vec![day(0, 10), day(10, 20), day(20, 25)];
+            let mut report = over(by, days);
+            let mut job = span(1, "ana", 500, (5, 12));
+            job.millijoules = 70;
+            report.add(UsageRow::Job(job));
+            report.add(idle(1, 8, 18));
+            report.add(idle(2, 12, 14));
+            let items = report.items().into_iter();
+            let row = |item: v1::Usage| {
+                let time = item.day.or(item.month).unwrap();
+                (
+                    time,
+                    item.user,
+                    item.gpu_index,
+                    item.idle,
+                    item.energy_joules.millijoules(),
+                )
+            };
+            items.map(row).collect::<Vec<_>>()
+        };
+        let of = |day: &str, user: Option<&str>, gpu, is_idle, energy| {
+            (
+                day.to_owned(),
+                user.map(str::to_owned),
+                gpu,
+                is_idle,
+                energy,
+            )
+        };
+        let ana = Some("ana");
+        let expected = [
+            of("2026-11-01", ana, None, false, 50),
+            of("2026-11-01", None, None, true, 200),
+            of("2026-11-11", ana, None, false, 20),
+            of("2026-11-11", None, None, true, 1802),
+        ];
+        assert_eq!(shown("day,user"), expected);
+        let expected = [
+            of("2026-11-01", None, Some(0), false, 50),
+            of("2026-11-01", None, Some(1), true, 200),
+            of("2026-11-11", None, Some(0), false, 20),
+            of("2026-11-11", None, Some(1), true, 801),
+            of("2026-11-11", None, Some(2), true, 1001),
+        ];
+        assert_eq!(shown("gpu,day"), expected);
+        let expected = [
+            of("2026-11", None, None, false, 50),
+            of("2026-11", None, None, false, 20),
+            of("2026-11", None, None, false, 0),
+            of("2026-11", None, None, true, 200),
+            of("2026-11", None, None, true, 1802),
+        ];
+        let mut found = shown("month");
+        found.sort_by_key(|row| row.3);
+        assert_eq!(found, expected);
+    }
+
+    #[test]
     fn a_word_that_is_nothing_to_sum_by_is_refused() {
         assert_eq!(
             GroupBy::parse("user,gpu,user").unwrap(),
@@ -658,6 +881,9 @@ mod tests {
         assert_eq!(GroupBy::parse("").unwrap(), []);
         let error = GroupBy::parse("users").unwrap_err();
         assert!(error.message.contains("\"users\"") && error.hint.is_some());
+        assert!(GroupBy::parse("user,month").is_ok());
+        let error = GroupBy::parse("month,user,day").unwrap_err();
+        assert!(error.message.contains("by day and by month") && error.hint.is_some());
     }
 
     fn day(from: i64, to: i64) -> Period {
@@ -740,6 +966,9 @@ mod tests {
                     // Also figures that fit a span.
                     let bound = |figure: u64, most: i64| figure % (most.unsigned_abs() + 1);
                     (one.began, one.ended, one.suspended) = (began, began + length, job == 3);
+                    one.millijoules = used >> 14;
+                    one.estimated = one.millijoules / 3;
+                    one.most = (job != 1).then_some(micros >> 30);
                     one.metered = match job {
                         0 => Metered { micros, used, loaned },
                         _ => Metered { micros: bound(micros, length), used: bound(used, length * 1000), loaned },
@@ -753,16 +982,18 @@ mod tests {
             fill(&mut split);
             let (whole, split) = (whole.items(), split.items());
             for item in whole.iter().chain(&split) {
+                prop_assert!(item.unused_memory_mib_s <= item.memory_mib_s);
                 prop_assert_eq!(
                     item.allocated_gpu_ms,
                     item.used_gpu_ms - item.loaned_gpu_ms + item.idle_gpu_ms + item.unknown_gpu_ms
                 );
                 prop_assert!(item.suspended_gpu_ms <= item.allocated_gpu_ms);
             }
-            let figures: [fn(&v1::Usage) -> u64; 7] = [
+            let figures: [fn(&v1::Usage) -> u64; 10] = [
                 |item| item.allocated_gpu_ms, |item| item.used_gpu_ms, |item| item.loaned_gpu_ms,
                 |item| item.idle_gpu_ms, |item| item.unknown_gpu_ms, |item| item.suspended_gpu_ms,
-                |item| item.memory_mib_s,
+                |item| item.memory_mib_s, |item| item.unused_memory_mib_s,
+                |item| item.energy_joules.millijoules(), |item| item.energy_estimated_joules.millijoules(),
             ];
             for row in &whole {
                 for (place, figure) in figures.into_iter().enumerate() {

@@ -436,7 +436,9 @@ impl Daemon {
             self.ticked = Instant::now();
         }
         if looks {
-            match self.observer.observe() {
+            let look = self.observer.observe();
+            self.observer.ask_power();
+            match look {
                 Ok(look) if self.is_blind && !look.gpus.is_empty() => self.is_renewed = true,
                 Ok(look) => messages.push(Message::Sampled(Box::new(look))),
                 Err(error) => {

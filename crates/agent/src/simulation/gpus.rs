@@ -79,8 +79,27 @@ impl GpuDriver for SimulatedDriver {
         panic!("only checkpoints ask, and no simulation has them");
     }
 
+    /// Each draws its own constant power since the boot.
     fn power(&self, _asleep: &BTreeSet<u32>) -> BTreeMap<u32, Power> {
-        BTreeMap::new()
+        let up = clock::boot().map_or(0, |boot| boot.as_millis());
+        let power = |gpu: usize| {
+            let watts = 61 + u32::try_from(gpu).unwrap_or(0);
+            Power {
+                milliwatts: Some(watts * 1000),
+                millijoules: u64::try_from(up * u128::from(watts)).ok(),
+                has_no_counter: false,
+            }
+        };
+        with(|world| {
+            let there = world.order.iter().map(|gpu| (*gpu, world.gpus[*gpu]));
+            let there = there.filter(|(_, health)| *health != Health::Absent);
+            let well = (0..)
+                .zip(there)
+                .filter(|(_, (_, health))| *health == Health::Well);
+            let told = well.filter(|_| !world.driver_is_ill);
+            told.map(|(index, (gpu, _))| (index, power(gpu))).collect()
+        })
+        .unwrap_or_default()
     }
 }
 

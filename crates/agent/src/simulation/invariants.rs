@@ -44,6 +44,7 @@ impl Run {
         if self.steps.is_multiple_of(8) {
             self.the_journal_says_what_is_remembered()?;
             self.the_journal_knows_the_instances()?;
+            self.energy_adds_up()?;
         }
         self.others_instances_are_theirs()
     }
@@ -374,6 +375,23 @@ impl Run {
                 "the journal has the instances {journaled:#?}, and the agent {remembered:#?}"
             )),
         }
+    }
+
+    /// Jobs and idle together are what the counter showed since the first reading, over any deaths of the daemon.
+    fn energy_adds_up(&mut self) -> Result<(), String> {
+        let Some(daemon) = &self.daemon else {
+            return Ok(());
+        };
+        for (gpu, (reading, counted, rows)) in daemon.cycle.journal().energy_sums() {
+            let first = *(self.first_energy.entry(gpu.clone())).or_insert(reading - counted);
+            if (counted, rows) != (reading - first, reading - first) {
+                return Err(format!(
+                    "{gpu} drew {} mJ; {counted} are counted, and its rows have {rows}",
+                    reading - first
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn others_instances_are_theirs(&self) -> Result<(), String> {

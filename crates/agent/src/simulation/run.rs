@@ -105,6 +105,8 @@ pub struct Run {
     disk_is_full: bool,
     /// Users who have held as much as their limit allows.
     pub at_limit: BTreeSet<String>,
+    /// What each GPU's counter showed when the journal first had it.
+    pub first_energy: BTreeMap<String, u64>,
 }
 
 impl Run {
@@ -197,6 +199,7 @@ impl Run {
             steps: 0,
             disk_is_full: false,
             at_limit: BTreeSet::new(),
+            first_energy: BTreeMap::new(),
         };
         for name in ["red", "blue"] {
             let change = ProjectChange {

@@ -65,10 +65,12 @@ turns colours off, CLICOLOR_FORCE=1 keeps them in a pipe.
 pub(super) const USAGE: &str = "\
 GPU HOURS: held hours; a quarter of a GPU for four hours counts as one. IDLE: held, measured and not used. UNKNOWN: held and \
 not measured. USED: hours in which a kernel ran, by the driver's samples; it can exceed the held hours. You see your own \
-jobs, operators see all jobs. OF MACHINE: part of the time of all GPUs. Days are those of this machine's time zone (TZ).
+jobs, operators see all jobs. OF MACHINE: part of the time of all GPUs. UNUSED: held memory beyond the job's highest use. \
+ENERGY: of the GPUs, by share and time; ~ is partly an estimate. Days are those of this machine's time zone (TZ).
 
   divvy usage --by user,project --since 30d
   divvy usage --by day,user --since 7d
+  divvy usage --by user,month --since 365d -o csv
   divvy usage --by job --since 2026-11-01 --until 2026-12-01 -o json";
 
 pub(super) const TOP: &str = "\

@@ -1,5 +1,6 @@
 //! Arguments of views: format and job.
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
 #[derive(Debug, Args)]
@@ -49,9 +50,20 @@ pub enum Format {
     Ndjson,
     /// The name or number that other commands accept, one per line
     Name,
+    /// A table for a spreadsheet (RFC 4180); of `usage` alone
+    #[value(skip)]
+    Csv,
 }
 
 impl Format {
+    /// Accepts CSV besides the formats of all verbs.
+    pub(super) fn with_csv() -> impl TypedValueParser<Value = Self> {
+        let csv = PossibleValue::new("csv");
+        let all = Self::value_variants().iter();
+        let all = all.filter_map(Self::to_possible_value).chain([csv]);
+        PossibleValuesParser::new(all).map(|name| Self::from_str(&name, false).unwrap_or(Self::Csv))
+    }
+
     /// Whether errors are printed as JSON too.
     pub fn is_json(self) -> bool {
         matches!(self, Self::Json | Self::Ndjson)

@@ -1,13 +1,16 @@
-//! Arguments of `usage`: GPU hours by day, user, project, queue, GPU or job.
+//! Arguments of `usage`: GPU hours and energy by day, month, user, project, queue, GPU or job.
 
 use clap::Args;
 
-use super::{Look, help};
+use super::{Format, Look, help};
+
+const FORMATS: &str = "Format: table, wide, json, ndjson, name, csv";
 
 #[derive(Debug, Args)]
 #[command(after_help = help::USAGE)]
+#[command(mut_arg("output", |arg| arg.value_parser(Format::with_csv()).help(FORMATS).long_help(FORMATS)))]
 pub struct Usage {
-    /// One row per day, user, project, queue, gpu, job or namespace, or a list of them; none: one row in total
+    /// One row per day or month, user, project, queue, gpu, job or namespace, or a list of them; none: one row in total
     #[arg(long, value_name = "LIST", default_value = "user,project")]
     pub by: String,
     /// Begin: a time before the end (30d, 12h), a day (2026-11-01) or a time in RFC 3339

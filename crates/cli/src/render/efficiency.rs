@@ -2,18 +2,21 @@
 
 use std::cmp::Ordering;
 
-use divvy_api::v1::{Advice, Amount, Job, JobState, Usage};
+use divvy_api::v1::{Advice, Amount, Job, JobState, Joules, Usage};
 
 use super::advice::flag;
 use crate::text;
 
-/// `12.0 of 40.0 GiB at its peak, 31 % of its compute time; next time: --gpu-memory 13.25GiB`, as far as it is known.
+/// `12.0 of 40.0 GiB at its peak, 31 % of its compute time, 12.34 Wh; next time: --gpu-memory 13.25GiB`, as far as it is
+/// known. Of a job that has not ended, or used no memory, only the energy.
 ///
 /// `advice`: of earlier runs of the program; it names a size only from runs that were not refused memory. `usage`: the
 /// GPU time of this job.
 pub fn efficiency(job: &Job, advice: &[Advice], usage: Option<&Usage>) -> String {
+    let energy = usage.filter(|usage| usage.energy_joules > Joules::default());
+    let energy = energy.map(super::usage::energy);
     if job.state != JobState::Ended || job.slices.is_empty() {
-        return String::new();
+        return energy.unwrap_or_default();
     }
     let sum = |of: fn(&divvy_api::v1::Slice) -> u64| {
         let figures = job.slices.iter().map(of);
@@ -24,19 +27,21 @@ pub fn efficiency(job: &Job, advice: &[Advice], usage: Option<&Usage>) -> String
         sum(|slice| slice.memory_limit_bytes),
     );
     if peak == 0 {
-        // No process allocated GPU memory within the limit, so nothing follows.
-        return String::new();
+        // No process allocated GPU memory within the limit, so nothing else follows.
+        return energy.unwrap_or_default();
     }
     let memory = text::memories(&[peak, limit]).replacen('/', " of ", 1);
     let compute = usage.and_then(compute_percent);
     let compute = compute.map(|percent| format!(", {percent} % of its compute time"));
+    let energy = energy.map(|energy| format!(", {energy}"));
     let is_refused = job.slices.iter().any(|slice| slice.denials > 0);
     let next = match (next_size(job, advice, is_refused), is_refused) {
         (Some(flag), _) => format!("; next time: {flag}"),
         (None, true) => "; its limit refused memory, so its whole need is unknown".to_owned(),
         (None, false) => String::new(),
     };
-    format!("{memory} at its peak{}{next}", compute.unwrap_or_default())
+    let (compute, energy) = (compute.unwrap_or_default(), energy.unwrap_or_default());
+    format!("{memory} at its peak{compute}{energy}{next}")
 }
 
 /// The used part of the compute time that the job had, without what it used beyond its share. `None` unless at least half
@@ -107,6 +112,13 @@ mod tests {
         serde_json::from_value(usage).unwrap()
     }
 
+    fn drew(millijoules: u64) -> Usage {
+        Usage {
+            energy_joules: Joules::from_millijoules(millijoules),
+            ..usage(0, 0, 0, 0)
+        }
+    }
+
     #[test]
     fn an_ended_job_is_told_its_use_and_a_size_only_where_both_are_known() {
         let ended = |peak, denials| job("ended", peak, denials);
@@ -141,6 +153,14 @@ mod tests {
                 "39.0 of 40.0 GiB at its peak; next time: --gpu-memory 64GiB".to_owned(),
             ),
             (ended(0, 0), vec![advice(1, Some(14))], None, String::new()),
+            (ended(0, 0), vec![], Some(drew(3_600_000)), "1.00 Wh".to_owned()),
+            (job("running", 12, 0), vec![], Some(drew(36_000)), "0.01 Wh".to_owned()),
+            (
+                ended(36, 0),
+                vec![],
+                Some(drew(2_000 * 3_600_000)),
+                "36.0 of 40.0 GiB at its peak, 2.00 kWh".to_owned(),
+            ),
             (job("running", 12, 0), vec![advice(1, Some(14))], None, String::new()),
         ] {
             assert_eq!(efficiency(&job, &advice, usage.as_ref()), words);

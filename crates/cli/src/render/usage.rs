@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use divvy_api::v1::Usage;
+use divvy_api::v1::{Joules, Usage};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
@@ -77,6 +77,33 @@ impl Marks {
         }
     }
 }
+
+/// The columns of a CSV file: what rows are of, then their figures.
+pub const COLUMNS: [&str; 23] = [
+    "day",
+    "month",
+    "idle",
+    "namespace",
+    "user",
+    "project",
+    "queue",
+    "gpu_index",
+    "gpu_uuid",
+    "job",
+    "name",
+    "jobs",
+    "allocated_gpu_ms",
+    "used_gpu_ms",
+    "loaned_gpu_ms",
+    "idle_gpu_ms",
+    "unknown_gpu_ms",
+    "suspended_gpu_ms",
+    "memory_mib_s",
+    "unused_memory_mib_s",
+    "energy_joules",
+    "energy_estimated_joules",
+    "capacity_gpu_ms",
+];
 
 /// What a table has besides the figures of each row.
 enum Extra {
@@ -168,6 +195,7 @@ fn table(rows: &[Usage], view: View, extra: &Extra) -> String {
     let has = |of: fn(&Usage) -> bool| rows.iter().any(of);
     let asked = [
         ("DAY", has(|row| row.day.is_some())),
+        ("MONTH", has(|row| row.month.is_some())),
         ("NAMESPACE", has(|row| row.namespace.is_some())),
         ("USER", has(|row| row.user.is_some())),
         ("PROJECT", has(|row| row.project.is_some())),
@@ -179,7 +207,7 @@ fn table(rows: &[Usage], view: View, extra: &Extra) -> String {
     let keys = asked.into_iter().filter(|(_, has)| *has);
     let keys: Vec<&'static str> = keys.map(|(name, _)| name).collect();
     let column = |name: &&'static str| match *name {
-        "DAY" => Column::Fixed("DAY"),
+        name @ ("DAY" | "MONTH") => Column::Fixed(name),
         name => Column::Text(name),
     };
     let mut columns: Vec<Column> = keys.iter().map(column).collect();
@@ -196,13 +224,22 @@ fn table(rows: &[Usage], view: View, extra: &Extra) -> String {
     }
     columns.extend([Column::Right("USED"), Column::Right("IDLE")]);
     if is_whole {
-        columns.push(Column::Right("UNKNOWN"));
+        columns.push(Column::SpareRight("UNKNOWN"));
     }
     if view.wide {
         columns.extend([Column::Right("LOANED"), Column::Right("SUSPENDED")]);
     }
     if is_whole {
-        columns.push(Column::Right("MEMORY GiB H"));
+        columns.push(Column::SpareRight("MEMORY GiB H"));
+    }
+    // Daemons before version 0.2 report neither.
+    let has_unused = is_whole && has(|row| row.unused_memory_mib_s > 0);
+    let has_energy = is_whole && has(|row| row.energy_joules > Joules::default());
+    if has_unused {
+        columns.push(Column::SpareRight("UNUSED"));
+    }
+    if has_energy {
+        columns.push(Column::Right("ENERGY"));
     }
     if is_last {
         columns.push(Column::Right("OF MACHINE"));
@@ -214,6 +251,7 @@ fn table(rows: &[Usage], view: View, extra: &Extra) -> String {
     }
     let cell = |row: &Usage, name: &str| match name {
         "DAY" => row.day.clone(),
+        "MONTH" => row.month.clone(),
         "USER" => row.user.clone(),
         "PROJECT" => row.project.clone(),
         "QUEUE" => row.queue.clone(),
@@ -239,9 +277,13 @@ fn table(rows: &[Usage], view: View, extra: &Extra) -> String {
             cells.extend([hours(row.loaned_gpu_ms), hours(row.suspended_gpu_ms)]);
         }
         if is_whole {
-            cells.push(hundredths(
-                u128::from(row.memory_mib_s) * 100 / (1024 * 3600),
-            ));
+            cells.push(gib_hours(row.memory_mib_s));
+        }
+        if has_unused {
+            cells.push(gib_hours(row.unused_memory_mib_s));
+        }
+        if has_energy {
+            cells.push(energy(row));
         }
         if is_last {
             cells.push(of_machine());
@@ -294,6 +336,49 @@ pub fn usage_total(
     )
 }
 
+/// `energy: 15.50 kWh, of it jobs 12.30 kWh and idle 3.20 kWh`; without idle rows only that of the jobs.
+pub fn energy_total(jobs: &[Usage], idle: &[Usage]) -> Option<String> {
+    let sum = |rows: &[Usage]| Usage {
+        energy_joules: total_of(rows.iter().map(|row| row.energy_joules)),
+        energy_estimated_joules: total_of(rows.iter().map(|row| row.energy_estimated_joules)),
+        ..rows[0].clone()
+    };
+    let all: Vec<Usage> = jobs.iter().chain(idle).cloned().collect();
+    all.iter()
+        .find(|row| row.energy_joules > Joules::default())?;
+    let of = |rows: &[Usage]| match rows {
+        [] => "0.00 Wh".to_owned(),
+        rows => energy(&sum(rows)),
+    };
+    let parts = match idle {
+        [] => String::new(),
+        idle => format!(", of it jobs {} and idle {}", of(jobs), of(idle)),
+    };
+    let estimated = sum(&all).energy_estimated_joules > Joules::default();
+    let remark = if estimated {
+        " (~: partly an estimate)"
+    } else {
+        ""
+    };
+    Some(format!("energy: {}{parts}{remark}", of(&all)))
+}
+
+fn total_of(energies: impl Iterator<Item = Joules>) -> Joules {
+    let millijoules = energies.map(Joules::millijoules);
+    Joules::from_millijoules(millijoules.fold(0, u64::saturating_add))
+}
+
+/// `12.34 Wh`, `~12.34 Wh`: partly an estimate.
+pub(super) fn energy(row: &Usage) -> String {
+    let is_estimate = row.energy_estimated_joules > Joules::default();
+    let mark = if is_estimate { "~" } else { "" };
+    format!("{mark}{}", text::energy(row.energy_joules))
+}
+
+fn gib_hours(mib_s: u64) -> String {
+    hundredths(u128::from(mib_s) * 100 / (1024 * 3600))
+}
+
 /// `12.3 %`, rounded down; something below a tenth is not shown as nothing.
 fn percent(part: u64, whole: u64) -> String {
     let tenths = (u128::from(part) * 1000).checked_div(u128::from(whole));
@@ -315,6 +400,8 @@ fn hundredths(figure: u128) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn row(day: Option<&str>, user: Option<&str>, hours: u64, jobs: u64) -> Usage {
@@ -373,6 +460,69 @@ DAY         JOBS  GPU HOURS   USED   IDLE  OF MACHINE  0-100 %
         });
         assert!(total.starts_with("84.00 GPU hours"), "{total}");
         assert!(total.contains("58.3 % of the machine"), "{total}");
+    }
+
+    #[test]
+    fn usage_as_csv_has_every_field_and_an_idle_row() {
+        let mut rows = [row(None, Some("=ana,1"), 36, 3), row(None, None, 0, 0)];
+        (rows[0].month, rows[0].energy_joules) =
+            (Some("2026-11".into()), Joules::from_millijoules(1_234_567));
+        (rows[1].idle, rows[1].energy_joules) = (true, Joules::from_millijoules(1));
+        let full = Usage {
+            day: Some(String::new()),
+            namespace: Some(String::new()),
+            idle: true,
+            ..rows[0].clone()
+        };
+        let full = serde_json::to_value(full).unwrap();
+        let fields: BTreeSet<&str> = full.as_object().unwrap().keys().map(|key| &**key).collect();
+        assert_eq!(BTreeSet::from(COLUMNS), fields);
+        let text = super::super::list(&rows, crate::args::Format::Csv, view(None), |_, _| {
+            String::new()
+        });
+        let text = text.unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], COLUMNS.join(","));
+        assert!(lines[1].starts_with(",2026-11,,,\"'=ana,1\",,"), "{text}");
+        assert!(lines[1].contains(",1234.567,0.0,"), "{text}");
+        assert!(
+            lines[2].starts_with(",,true,,,") && lines[2].contains(",0.001,"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn energy_is_a_column_and_a_line_of_jobs_and_idle() {
+        let mut jobs = [row(None, Some("ana"), 36, 3), row(None, Some("kim"), 1, 1)];
+        jobs[0].energy_joules = Joules::from_millijoules(12_300 * 3_600_000);
+        jobs[0].unused_memory_mib_s = 18 * 3600 * 1024;
+        jobs[1].energy_joules = Joules::from_millijoules(1);
+        jobs[1].energy_estimated_joules = Joules::from_millijoules(1);
+        let expected = "\
+USER  JOBS  GPU HOURS  OF MACHINE   USED   IDLE  UNKNOWN  MEMORY GiB H  UNUSED  ENERGY
+ana      3      36.00      75.0 %  18.00  18.00     0.00         36.00   18.00  12.30 kWh
+kim      1       1.00       2.0 %   0.50   0.50     0.00          1.00    0.00  ~<0.01 Wh
+";
+        assert_eq!(usages(&jobs, view(None), Marks::Blocks), expected);
+        let narrow = usages(&jobs, view(Some(66)), Marks::Blocks);
+        assert!(
+            !narrow.contains("UNKNOWN") && narrow.contains("ENERGY"),
+            "{narrow}"
+        );
+        assert!(narrow.lines().all(|line| line.len() <= 66), "{narrow}");
+        let mut idle = [row(None, None, 0, 0)];
+        assert_eq!(
+            energy_total(&jobs[..1], &[]).as_deref(),
+            Some("energy: 12.30 kWh")
+        );
+        idle[0].energy_joules = Joules::from_millijoules(3_200 * 3_600_000);
+        assert_eq!(
+            energy_total(&jobs, &idle).as_deref(),
+            Some(
+                "energy: ~15.50 kWh, of it jobs ~12.30 kWh and idle 3.20 kWh (~: partly an estimate)"
+            )
+        );
+        assert_eq!(energy_total(&[], &[]), None);
     }
 
     #[test]

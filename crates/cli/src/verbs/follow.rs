@@ -270,7 +270,7 @@ async fn copy_events(
 fn one_event(event: &Event, format: Format) -> serde_json::Result<String> {
     Ok(match format {
         Format::Table | Format::Wide => render::event_line(event, &TimeZone::system()),
-        Format::Json | Format::Ndjson => serde_json::to_string(event)? + "\n",
+        Format::Json | Format::Ndjson | Format::Csv => serde_json::to_string(event)? + "\n",
         Format::Name => event.name() + "\n",
     })
 }

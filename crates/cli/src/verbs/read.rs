@@ -86,7 +86,7 @@ async fn listed(
         rows.folding(most_queued)
     };
     match format {
-        Format::Json | Format::Ndjson => {
+        Format::Json | Format::Ndjson | Format::Csv => {
             let jobs = whole().await?;
             return Ok((render::list(&jobs, format, view(), render::jobs)?, 0));
         }
@@ -221,13 +221,17 @@ pub async fn describe(args: ReadJob) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What an ended job used, in words. Figures that the daemon does not give to the caller are left out.
+/// What a job used, in words: of a running one its energy. Figures that the daemon does not give to the caller are left
+/// out.
 async fn used(client: &Client, job: &Job) -> String {
-    let (JobState::Ended, Some(started), Some(ended)) = (job.state, job.started_at, job.ended_at)
-    else {
+    let Some(started) = job.started_at else {
         return String::new();
     };
-    let advice = client.advice(&Runs::Like(job.id.clone())).await;
+    let advice = match job.state {
+        JobState::Ended => client.advice(&Runs::Like(job.id.clone())).await,
+        _ => Ok(Vec::new()),
+    };
+    let ended = job.ended_at.unwrap_or_else(Timestamp::now);
     let usage = client.usage("job", started, ended, None).await;
     let mut usage = usage.unwrap_or_default().into_iter();
     let own = usage.find(|usage| usage.job.as_deref() == Some(job.id.as_str()));

@@ -37,18 +37,22 @@ async fn shown(client: &Client, args: &Usage) -> Result<Shown, Stop> {
     } else {
         Marks::Blocks
     };
-    let is_daily = by.split(',').any(|word| word == "day");
-    let zone = is_daily.then(|| zone_name(&TimeZone::system(), now));
+    let has = |name: &str| by.split(',').any(|word| word == name);
+    let is_daily = has("day");
+    let zone = (is_daily || has("month")).then(|| zone_name(&TimeZone::system(), now));
     let rows = client.usage(by, since, until, zone.as_deref()).await?;
     if !matches!(format, Format::Table | Format::Wide) {
         let text = render::list(&rows, format, view(), |_, _| String::new())?;
         return Ok(Shown::list(text));
     }
+    let (idle, rows): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.idle);
+    let energy = render::energy_total(&rows, &idle);
     let others: Vec<&str> = by.split(',').filter(|word| *word != "day").collect();
     let (text, totals, legend) = if is_daily && others.iter().any(|word| !word.is_empty()) {
         // A job may hold a GPU on many days, so days do not say how many jobs there were.
 
-        let totals = client.usage(&others.join(","), since, until, None).await?;
+        let mut totals = client.usage(&others.join(","), since, until, None).await?;
+        totals.retain(|row| !row.idle);
         let days = days(since, until.min(now));
         let text = render::list(&totals, format, view(), |totals, view| {
             render::daily_usages(totals, &rows, &days, view, marks)
@@ -73,7 +77,10 @@ async fn shown(client: &Client, args: &Usage) -> Result<Shown, Stop> {
     };
     Ok(Shown {
         text,
-        remarks: [Some(total), legend].into_iter().flatten().collect(),
+        remarks: [Some(total), energy, legend]
+            .into_iter()
+            .flatten()
+            .collect(),
     })
 }
 

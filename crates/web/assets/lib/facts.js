@@ -6,6 +6,7 @@ import {
   commandLine,
   count,
   elapsed,
+  energy,
   fullTime,
   isFigure,
   label,
@@ -138,13 +139,15 @@ export function efficiency(job, advice, usage) {
   const sum = (/** @type {string} */ name) =>
     slices.reduce((/** @type {number} */ all, /** @type {any} */ one) => all + (one[name] ?? 0), 0);
   const peak = sum("memory_peak_bytes");
-  if (job.state !== "ended" || slices.length === 0 || peak === 0) return "";
+  const drawn = energy(usage?.energy_joules, usage?.energy_estimated_joules);
+  if (job.state !== "ended" || slices.length === 0 || peak === 0) return drawn;
   const parts = [`${memories([peak, sum("memory_limit_bytes")]).replace("/", " of ")} at its peak`];
   const measured = (usage?.allocated_gpu_ms ?? 0) - (usage?.unknown_gpu_ms ?? 0);
   if (measured > 0 && measured * 2 >= usage.allocated_gpu_ms) {
     const part = Math.floor((Math.max(0, usage.used_gpu_ms - usage.loaned_gpu_ms) * 100) / measured);
     parts.push(`${Math.min(100, part)} % of its compute time`);
   }
+  if (drawn) parts.push(drawn);
   const isRefused = slices.some((/** @type {any} */ one) => one.denials > 0);
   const limit = Math.max(...slices.map((/** @type {any} */ one) => one.memory_limit_bytes));
   const next = advice.find((one) => one.gpus === slices.length && job.request?.kind !== "mig");

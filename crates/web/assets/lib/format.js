@@ -111,6 +111,18 @@ export function hours(gpuMs) {
   return isFigure(gpuMs) ? (Math.floor(gpuMs / 36_000) / 100).toFixed(2) : NONE;
 }
 
+/**
+ * `12.34 Wh`, `1.25 kWh`, rounded down; `~12.34 Wh`: partly an estimate. Without energy it is empty.
+ * @param {unknown} joules @param {unknown} [estimated] Joules.
+ */
+export function energy(joules, estimated) {
+  if (!isFigure(joules) || joules <= 0) return "";
+  const [unit, name] = joules >= 3_600_000 ? [3_600_000, "kWh"] : [3600, "Wh"];
+  const hundredths = Math.floor((Math.round(joules * 1000) * 100) / (unit * 1000));
+  const figure = hundredths === 0 ? "<0.01" : (hundredths / 100).toFixed(2);
+  return `${isFigure(estimated) && estimated > 0 ? "~" : ""}${figure} ${name}`;
+}
+
 /** `1 job`, `4 jobs`. @param {number} count @param {string} noun @param {string} [nouns] */
 export function count(count, noun, nouns = `${noun}s`) {
   return `${count} ${count === 1 ? noun : nouns}`;

@@ -6,7 +6,7 @@ const HOUR_MS = 3_600_000;
 
 /**
  * @typedef {{ name: string, jobs: number, held: number, used: number, idle: number, loaned: number, unknown: number,
- *   capacity: number, due?: number, days: number[] }} Row
+ *   energy: number, estimated: number, capacity: number, due?: number, days: number[] }} Row
  * GPU time is in milliseconds of a whole GPU.
  */
 
@@ -37,10 +37,13 @@ export function rows(totals, daily, key, days) {
     idle: figure(row.idle_gpu_ms),
     loaned: figure(row.loaned_gpu_ms),
     unknown: figure(row.unknown_gpu_ms),
+    energy: figure(row.energy_joules),
+    estimated: figure(row.energy_estimated_joules),
     capacity: figure(row.capacity_gpu_ms),
     days: byDay.get(row[key] ?? null) ?? days.map(() => 0),
   });
-  return totals.map(one).sort((a, b) => b.held - a.held || (a.name < b.name ? -1 : 1));
+  const ofJobs = totals.filter((row) => row.idle !== true);
+  return ofJobs.map(one).sort((a, b) => b.held - a.held || (a.name < b.name ? -1 : 1));
 }
 
 /**
@@ -90,6 +93,7 @@ export function sheet(rows, key, days) {
     "loaned_gpu_hours",
     "unmeasured_gpu_hours",
     "due_gpu_hours",
+    "energy_joules",
     ...days,
   ];
   return [
@@ -103,6 +107,7 @@ export function sheet(rows, key, days) {
       hours(row.loaned),
       hours(row.unknown),
       hours(row.due),
+      row.energy,
       ...row.days.map(hours),
     ]),
   ];

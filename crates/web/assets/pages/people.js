@@ -2,7 +2,7 @@
 
 import { html, useMemo } from "../vendor/preact.js";
 import { list } from "../api.js";
-import { gib, hours, label, NONE, percentOf, share } from "../lib/format.js";
+import { energy, gib, hours, label, NONE, percentOf, share } from "../lib/format.js";
 import { format } from "../lib/route.js";
 import { days as daysOf, due, rows, sheet, startOf, table as csv } from "../lib/usage.js";
 import { say, useAnswer, useStore } from "../store.js";
@@ -129,6 +129,12 @@ function Hours({ title, keyName, rows: all, days }) {
       : []),
     { name: "idle", title: "Idle", isFigure: true, cell: (/** @type {any} */ row) => hours(row.idle) },
     { name: "loaned", title: "Loaned", isFigure: true, cell: (/** @type {any} */ row) => hours(row.loaned) },
+    {
+      name: "energy",
+      title: "Energy",
+      isFigure: true,
+      cell: (/** @type {any} */ row) => energy(row.energy, row.estimated) || NONE,
+    },
     {
       name: "of",
       title: "Of machine",

@@ -137,7 +137,7 @@ test("hours are rows by user, with their days", () => {
     ...more,
   });
   const found = rows(
-    [row("kim", 1), row("ana", 36), row(null, 0)],
+    [row("kim", 1), row("ana", 36, { energy_joules: 1.5 }), row(null, 0), row(null, 0, { idle: true })],
     [row("ana", 32, { day: names[0] }), row("ana", 4, { day: names[1] }), row("kim", 1, { day: "2020-01-01" })],
     "user",
     names,
@@ -153,6 +153,7 @@ test("hours are rows by user, with their days", () => {
   assert.equal(due(500, 7), 84 * hour);
   assert.equal(due(undefined, 7), undefined);
   const [head, first] = sheet(found, "user", names);
+  assert.equal(first[head.indexOf("energy_joules")], 1.5);
   assert.deepEqual([head[0], head.at(-1), first[0], first[2], first.at(-1)], ["user", "2026-11-26", "ana", 36, 4]);
 });
 

@@ -100,6 +100,10 @@ test("an ended job is told its use and a size only where both are known", () => 
   assert.match(efficiency(job(1), advice(14)), /peak; its limit refused memory, so its whole need is unknown$/);
   assert.match(efficiency(job(1), advice(64)), /next time: --gpu-memory 64GiB$/);
   assert.equal(efficiency(job(0, { state: "running" }), advice(14)), "");
+  const drew = (joules, estimated = 0) => ({ energy_joules: joules, energy_estimated_joules: estimated });
+  assert.equal(efficiency(job(0, { state: "running" }), [], drew(36)), "0.01 Wh");
+  assert.equal(efficiency(job(0), [], drew(7_200_000, 0.001)), "12.0 of 40.0 GiB at its peak, ~2.00 kWh");
+  assert.equal(efficiency(job(0), [], drew(0.001)), "12.0 of 40.0 GiB at its peak, <0.01 Wh");
 });
 
 test("places are counted only where the list has whole queues", () => {

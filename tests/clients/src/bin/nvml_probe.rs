@@ -61,6 +61,8 @@ fn gpus(nvml: &Nvml) -> Result<Vec<Value>> {
             "used_bytes": memory.used,
             "free_bytes": memory.free,
             "processes": processes,
+            "power_milliwatts": device.power_usage().ok(),
+            "energy_millijoules": device.total_energy_consumption().ok(),
         }));
     }
     Ok(gpus)

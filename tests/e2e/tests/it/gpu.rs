@@ -64,6 +64,7 @@ fn every_item_works_or_says_what_it_lacks() {
         "fill.linear",
         "fill.vmm",
         "race",
+        "energy",
         "fact.alloc_sizes",
         "slice.alloc_sizes",
         "fact.pool_segments",

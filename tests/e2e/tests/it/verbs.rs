@@ -216,9 +216,10 @@ fn plain(text: &str, home: &Home) -> String {
     };
     // Whose tests these are is their own, and so is which of NVIDIA's programs are there.
     let is_own = |line: &&str| {
-        ["user:", "nvidia-smi"]
-            .iter()
-            .any(|own| line.starts_with(own))
+        // A short job may have ended before a reading of the GPU's energy.
+        let is_energy = line.starts_with("used:") && line.trim_end().ends_with("Wh");
+        let mut own = ["user:", "nvidia-smi"].iter();
+        is_energy || own.any(|own| line.starts_with(own))
     };
     for line in text.lines().filter(|line| !is_own(&line.trim_start())) {
         for word in line.split_whitespace() {
@@ -244,7 +245,7 @@ fn plain(text: &str, home: &Home) -> String {
         }
         plain.push('\n');
     }
-    plain
+    plain.replace("<N.N Wh", "N.N Wh")
 }
 
 /// The text of `divvy top` without the machine, the user, and the last minute's use.
@@ -360,6 +361,17 @@ fn settled(home: &Home, line: &str) {
 fn scene(home: &Home, lines: &[&str]) -> String {
     let mut text = String::new();
     for line in lines {
+        if line.starts_with("usage --by none") {
+            until("energy of jobs and of idle GPUs is counted", || {
+                let rows = home.items(&["usage", "--by", "none"]);
+                let drew = |is_idle: bool| {
+                    let of_kind = |row: &&serde_json::Value| (row["idle"] == true) == is_idle;
+                    let mut rows = rows.iter().filter(of_kind);
+                    rows.any(|row| row["energy_joules"] != 0.0)
+                };
+                (drew(true) && drew(false)).then_some(())
+            });
+        }
         let CommandOutput {
             code,
             stdout,

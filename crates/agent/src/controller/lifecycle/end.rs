@@ -8,7 +8,7 @@ use divvy_ledger::Snapshot;
 use crate::controller::effects::{Effects, FreedSlice, RunOver};
 use crate::controller::io::Io;
 use crate::controller::lifecycle::notifications;
-use crate::controller::observe::limiter_alarms;
+use crate::controller::observe::{limiter_alarms, usage};
 use crate::controller::runtime::{ActiveJob, Runtime};
 use crate::controller::state::Jobs;
 use crate::gpu::slice;
@@ -95,6 +95,9 @@ pub(in crate::controller) fn journal_end(
         io.store.drop_allocations(&job)?;
     }
     io.store.release_allocations(&job)?;
+    jobs.was_held |= !job.allocations.is_empty();
+    let gpus = job.allocations.iter().map(|held| held.grant.gpu.clone());
+    usage::divide_energy(jobs, io, &gpus.collect())?;
     io.store.save(&job)?;
     fx.record_event(io, Some(id), "ended", &text)?;
     if job.run_state.withdrawn {

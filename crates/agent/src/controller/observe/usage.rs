@@ -1,14 +1,17 @@
 //! Usage accounting: GPU time of jobs, measured from each sample, journaled periodically, and split into rows by the
 //! hour.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use divvy_core::JobId;
+use divvy_core::{GpuUuid, JobId};
 
-use crate::controller::active_set;
 use crate::controller::io::Io;
+use crate::controller::runtime::ActiveJob;
 use crate::controller::state::usage::{UsageClock, hour};
-use crate::controller::state::{Jobs, Timers};
+use crate::controller::state::{GpuState, Jobs, Timers};
+use crate::controller::{active_set, query};
+use crate::gpu::energy::GpuEnergy;
 use crate::gpu::sample::{GpuSample, NodeSample};
 use crate::host::clock::{Instant, now};
 use crate::journal::StoreError;
@@ -17,6 +20,10 @@ use crate::model::usage::meter::{Holder, metered};
 /// How often measurements are journaled. A crash may lose that much of what was used, and nothing of what was held.
 /// Half would double the writes of an otherwise idle disk.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How often energy is divided while no job holds a GPU. Each time writes to the disk of an idle machine, so not more
+/// often; an hour would leave reports that far behind.
+const IDLE_ENERGY_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Applies the GPU use of a sample.
 pub(in crate::controller) fn meter(
@@ -115,11 +122,56 @@ pub(in crate::controller) fn journal_metered(
     let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
+    let most = highest_use(active);
+    let is_higher = most != active.activity.most;
     let metered = std::mem::take(&mut active.activity.metered);
-    match metered.is_empty() {
+    active.activity.most.clone_from(&most);
+    match metered.is_empty() && !is_higher {
         true => Ok(()),
-        false => io.store.add_metered(id, &metered),
+        false => io.store.add_metered(id, &metered, &most),
     }
+}
+
+/// The highest use of memory so far, by position in the job's allocations; `None` where nothing measures it. It counts
+/// what the driver reports beyond the ledger as well, as the limit does.
+fn highest_use(active: &ActiveJob) -> Vec<Option<u64>> {
+    let ledger = query::snapshot(active);
+    let seen = active.slice_usage();
+    let allocations = active.job.allocations.iter().enumerate();
+    let most = allocations.map(|(gpu, held)| match (&held.grant.mig, &ledger) {
+        (Some(_), _) => Some(held.stats.peak.get()).filter(|peak| *peak > 0),
+        (None, Some(ledger)) => {
+            let unaccounted = seen.get(gpu).map_or(0, |seen| seen.unaccounted.get());
+            Some(ledger.usage(gpu).peak.saturating_add(unaccounted))
+        }
+        (None, None) => None,
+    });
+    most.collect()
+}
+
+/// Divides the energy of these GPUs up to their last readings.
+pub(in crate::controller) fn divide_energy(
+    jobs: &mut Jobs,
+    io: &Io,
+    gpus: &BTreeSet<GpuUuid>,
+) -> Result<(), StoreError> {
+    for GpuEnergy {
+        uuid,
+        index,
+        reading,
+    } in io.sensors.energy()
+    {
+        if !gpus.contains(&uuid) {
+            continue;
+        }
+        for (job, part) in io.store.divide_energy(&uuid, index, &reading)? {
+            if let Some(active) = jobs.active.get_mut(&job) {
+                let all = &mut active.activity.millijoules;
+                *all = all.saturating_add(part);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Counts what a job held up to now, and begins a new row, because its amount or its suspension changes now.
@@ -141,11 +193,15 @@ pub(in crate::controller) fn start_usage_span(
 pub(in crate::controller) fn flush_usage(
     jobs: &mut Jobs,
     timers: &mut Timers,
+    gpus: &GpuState,
     io: &Io,
 ) -> Result<(), StoreError> {
     let hour = hour();
     let is_new = timers.usage_clock.hour != hour;
-    if !is_new && timers.usage_clock.journaled.elapsed() < FLUSH_INTERVAL {
+    // The first reading is where counting begins.
+    let has_readings = || !io.sensors.energy().is_empty();
+    let is_first = timers.usage_clock.divided.is_none() && has_readings();
+    if !is_new && !is_first && timers.usage_clock.journaled.elapsed() < FLUSH_INTERVAL {
         return Ok(());
     }
     timers.usage_clock = UsageClock {
@@ -153,15 +209,26 @@ pub(in crate::controller) fn flush_usage(
         hour,
         ..timers.usage_clock
     };
+    let mut is_held = false;
     for id in active_set::active_jobs(jobs, io) {
         let active = jobs.active.get(&id);
         if active.is_none_or(|active| active.job.state.grants().is_empty()) {
             continue;
         }
+        is_held = true;
         match is_new {
             true => start_usage_span(jobs, io, id)?,
             false => journal_metered(jobs, io, id)?,
         }
+    }
+    let clock = &mut timers.usage_clock;
+    let was_held = std::mem::replace(&mut jobs.was_held, is_held);
+    let is_due = (clock.divided).is_none_or(|at| at.elapsed() >= IDLE_ENERGY_INTERVAL);
+    if is_held || was_held || is_due {
+        clock.divided = has_readings().then(Instant::now);
+        let served = gpus.devices.iter().filter(|device| device.is_managed);
+        let served = served.map(|device| device.gpu.uuid.clone()).collect();
+        divide_energy(jobs, io, &served)?;
     }
     Ok(())
 }

@@ -114,6 +114,8 @@ pub struct DaemonStats {
     pub counted: Counters,
     /// GPU-nanoseconds that living jobs held since this daemon knows them, by id.
     pub held: BTreeMap<String, u64>,
+    /// Millijoules that they got from this daemon, by id.
+    pub energy: BTreeMap<String, u64>,
     /// Thousandths of each GPU that jobs used in the last seconds, by the driver's figures, by id.
     pub recent_use: BTreeMap<String, u16>,
     /// Pending jobs, by the name of their reason code; those without a code under [`NO_CODE`].

@@ -13,6 +13,8 @@ pub struct UsageClock {
     pub counted: Instant,
     /// Hours since 1970.
     pub hour: i64,
+    /// When energy was last divided; `None` before the first time.
+    pub divided: Option<Instant>,
 }
 
 impl UsageClock {
@@ -21,6 +23,7 @@ impl UsageClock {
             journaled: Instant::now(),
             counted: Instant::now(),
             hour: hour(),
+            divided: None,
         }
     }
 }
@@ -33,6 +36,10 @@ pub fn hour() -> i64 {
 pub struct GpuActivity {
     /// Measured and not yet journaled, by position in its allocations.
     pub metered: Vec<Metered>,
+    /// The highest use of memory that is journaled, by position.
+    pub most: Vec<Option<u64>>,
+    /// Energy that it got from this daemon, in millijoules.
+    pub millijoules: u64,
     /// The same of the last seconds, on all its GPUs.
     pub recent: RecentUse,
     /// GPU-nanoseconds that it held.
@@ -49,6 +56,8 @@ impl GpuActivity {
     pub fn new() -> Self {
         Self {
             metered: Vec::new(),
+            most: Vec::new(),
+            millijoules: 0,
             recent: RecentUse::default(),
             allocated_ns: 0,
             last_active: Instant::now(),

@@ -106,7 +106,7 @@ fn of_projects(books: &DaemonStats) -> Vec<Family> {
 }
 
 /// From the journal, so that a restart of the daemon takes nothing back.
-fn of_gpu_time(page: &Page) -> [Family; 2] {
+fn of_gpu_time(page: &Page) -> [Family; 4] {
     let users = family(
         "divvy_user_gpu_seconds_total",
         "counter",
@@ -123,19 +123,36 @@ fn of_gpu_time(page: &Page) -> [Family; 2] {
         ("idle", |spent| spent.idle),
         ("loaned", |spent| spent.loaned),
     ];
+    let mut user_energy = family(
+        "divvy_user_energy_joules_total",
+        "counter",
+        "Energy that was divided over the user's jobs, in joules.",
+    );
+    let mut project_energy = family(
+        "divvy_project_energy_joules_total",
+        "counter",
+        "Energy that was divided over the project's jobs, in joules; the project of jobs without one is empty.",
+    );
     let all = [
-        (users, "user", &page.gpu_time.users),
-        (projects, "project", &page.gpu_time.projects),
+        (users, &mut user_energy, "user", &page.gpu_time.users),
+        (
+            projects,
+            &mut project_energy,
+            "project",
+            &page.gpu_time.projects,
+        ),
     ];
-    all.map(|(mut family, label, totals)| {
+    let [users, projects] = all.map(|(mut family, energy, label, totals)| {
         for (name, of) in totals {
             for (kind, read) in kinds {
                 let labels = vec![(label, name.clone()), ("kind", kind.to_owned())];
                 family.sample(labels, ratio(read(of), 6));
             }
+            energy.sample(vec![(label, name.clone())], ratio(of.millijoules, 3));
         }
         family
-    })
+    });
+    [users, projects, user_energy, project_energy]
 }
 
 fn of_queues(page: &Page) -> Vec<Family> {

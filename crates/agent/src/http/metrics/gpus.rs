@@ -103,7 +103,21 @@ pub(super) fn about_gpus(page: &Page) -> Vec<Family> {
         "counter",
         "Energy that the board has drawn since the driver was loaded, in joules.",
     );
+    let mut counted = family(
+        "divvy_gpu_energy_counted_joules_total",
+        "counter",
+        "Energy of the GPU since Divvy first read it: of jobs and idle together, in joules.",
+    );
+    let mut idle = family(
+        "divvy_gpu_energy_idle_joules_total",
+        "counter",
+        "The part of the counted energy that no job was charged, in joules.",
+    );
     for gpu in &page.gpus {
+        if let Some(sums) = page.gpu_time.gpus.get(&gpu.uuid) {
+            counted.sample(labels(page, gpu), ratio(sums.counted, 3));
+            idle.sample(labels(page, gpu), ratio(sums.idle, 3));
+        }
         let mut labelled = labels(page, gpu);
         labelled.push(("mode", gpu.mode.clone()));
         info.sample(labelled, 1);
@@ -133,7 +147,7 @@ pub(super) fn about_gpus(page: &Page) -> Vec<Family> {
         }
         family
     };
-    [info, health, watts, joules]
+    [info, health, watts, joules, counted, idle]
         .into_iter()
         .chain(OF_GPUS.iter().map(read))
         .collect()

@@ -161,6 +161,11 @@ fn of_their_time(page: &Page) -> Vec<Family> {
         "counter",
         "GPU time that the job has held since the daemon first observed it, in GPU-seconds.",
     );
+    let mut energy = family(
+        "divvy_job_energy_joules_total",
+        "counter",
+        "Energy that was divided over the job since the daemon first observed it, in joules.",
+    );
     let mut idle = family(
         "divvy_job_last_kernel_age_seconds",
         "gauge",
@@ -191,6 +196,9 @@ fn of_their_time(page: &Page) -> Vec<Family> {
         if let Some(nanos) = page.daemon_stats.held.get(&job.labels.id) {
             held.sample(labels(job), seconds((*nanos).into()));
         }
+        if let Some(millijoules) = page.daemon_stats.energy.get(&job.labels.id) {
+            energy.sample(labels(job), ratio(*millijoules, 3));
+        }
         if let Some(age) = job.idle_s {
             idle.sample(labels(job), age);
         }
@@ -209,5 +217,5 @@ fn of_their_time(page: &Page) -> Vec<Family> {
             used.sample(labels(job), ratio(share.into(), 3));
         }
     }
-    vec![held, idle, throttled, asked, most, used]
+    vec![held, energy, idle, throttled, asked, most, used]
 }

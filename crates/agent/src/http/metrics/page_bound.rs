@@ -66,13 +66,13 @@ mod tests {
     use super::super::tests::{job, page_of};
     use super::super::text;
     use super::*;
-    use crate::model::usage::{GpuTime, MAX_NAMES, OTHER};
+    use crate::model::usage::{GpuEnergySums, GpuTime, MAX_NAMES, OTHER};
 
     /// GPUs of the largest machine that is counted on.
     const GPUS: usize = 16;
 
     /// Series of a page at most, as docs/reference.md says.
-    const MOST_SERIES: usize = 26_000;
+    const MOST_SERIES: usize = 28_000;
 
     const REFERENCE: &str = include_str!("../../../../../docs/reference.md");
 
@@ -122,6 +122,7 @@ mod tests {
         }
         for number in 0..3000 {
             stats.held.insert(number.to_string(), 1);
+            stats.energy.insert(number.to_string(), 1);
         }
         for queue in &page.queues {
             let waits = stats.counted.waits.entry(queue.name.clone()).or_default();
@@ -134,6 +135,8 @@ mod tests {
             .map(|name| (name, GpuTime::default()));
         page.gpu_time.users = spent.clone().collect();
         page.gpu_time.projects = spent.collect();
+        let gpus = page.gpus.iter().map(|gpu| gpu.uuid.clone());
+        page.gpu_time.gpus = gpus.map(|gpu| (gpu, GpuEnergySums::default())).collect();
         page
     }
 
@@ -170,7 +173,7 @@ mod tests {
                 "job {id}"
             );
         }
-        assert!(REFERENCE.contains("at most 26,000 series"));
+        assert!(REFERENCE.contains("at most 28,000 series"));
     }
 
     #[test]

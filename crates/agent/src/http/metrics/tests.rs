@@ -7,13 +7,14 @@ use super::*;
 use crate::controller::MigCounts;
 use crate::controller::query::metrics::{DaemonStats, GpuFacts, Omitted};
 use crate::gpu::Power;
-use crate::model::usage::GpuTime;
+use crate::model::usage::{GpuEnergySums, GpuTime};
 
 const SPENT: GpuTime = GpuTime {
     allocated: 4_000_000,
     used: 1,
     idle: 2,
     loaned: 3,
+    millijoules: 10_345,
 };
 
 pub(super) fn page() -> Page {
@@ -62,6 +63,7 @@ pub(super) fn page_of(jobs: Vec<JobRow>) -> Page {
                 Power {
                     milliwatts: Some(250_040),
                     millijoules: Some(7),
+                    has_no_counter: false,
                 },
             )]),
             faulty: Vec::new(),
@@ -70,6 +72,13 @@ pub(super) fn page_of(jobs: Vec<JobRow>) -> Page {
         gpu_time: GpuTimeTotals {
             users: BTreeMap::from([("u".to_owned(), SPENT)]),
             projects: BTreeMap::from([("vision".to_owned(), SPENT)]),
+            gpus: BTreeMap::from([(
+                "GPU-1".to_owned(),
+                GpuEnergySums {
+                    counted: 12_345,
+                    idle: 2_000,
+                },
+            )]),
         },
         omitted: Omitted::default(),
         now: "2026-01-02T03:05:05Z".parse().unwrap(),
@@ -108,6 +117,7 @@ fn books() -> DaemonStats {
         projects: vec![serde_json::from_value(project).unwrap()],
         entitled: BTreeMap::from([("vision".to_owned(), 1)]),
         held: BTreeMap::from([("3".to_owned(), 1_500_000_000)]),
+        energy: BTreeMap::from([("3".to_owned(), 345)]),
         pending: BTreeMap::from([("insufficient", 2)]),
         ..DaemonStats::default()
     };
@@ -153,6 +163,11 @@ fn figures_are_in_base_units_and_labels_escaped() {
         &of_gpu("divvy_gpu_temperature_celsius{GPU} 41"),
         &of_gpu("divvy_gpu_power_watts{GPU} 250.040"),
         &of_gpu("divvy_gpu_energy_joules_total{GPU} 0.007"),
+        &of_gpu("divvy_gpu_energy_counted_joules_total{GPU} 12.345"),
+        &of_gpu("divvy_gpu_energy_idle_joules_total{GPU} 2.000"),
+        r#"divvy_user_energy_joules_total{user="u"} 10.345"#,
+        r#"divvy_project_energy_joules_total{project="vision"} 10.345"#,
+        r#"divvy_job_energy_joules_total{job="3",name="a\\b",user="u",project="",queue="q"} 0.345"#,
         &of_gpu(
             r#"divvy_mig_instance_info{GPU,GPU_I_PROFILE="2g.10gb",GPU_I_ID="9",start="4",mig_uuid="MIG-1",job="5"} 1"#,
         ),
@@ -213,6 +228,10 @@ const AGREED: &[&str] = &[
     "divvy_gpu_fragmentation_bytes",
     "divvy_gpu_power_watts",
     "divvy_gpu_energy_joules_total",
+    "divvy_gpu_energy_counted_joules_total",
+    "divvy_gpu_energy_idle_joules_total",
+    "divvy_job_energy_joules_total",
+    "divvy_project_energy_joules_total",
     "divvy_gpu_temperature_celsius",
     "divvy_gpu_health",
     "divvy_gpu_xid_errors_total",

@@ -1,4 +1,4 @@
-//! Calendar days of a usage report, in the caller's time zone. Pure.
+//! Calendar days and months of a usage report, in the caller's time zone. Pure.
 
 use divvy_api::v1::Error;
 use jiff::Timestamp;
@@ -11,9 +11,10 @@ use crate::model::validate::usage;
 /// nothing.
 pub const MAX_DAYS: usize = 402;
 
-/// A stretch of time of a report: one day, or the whole window.
+/// A stretch of time of a report: one day or month, or the whole window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Period {
+    /// The day, or one of the month.
     pub day: Option<Date>,
     /// Microseconds since 1970.
     pub from: i64,
@@ -49,18 +50,39 @@ pub fn time_zone(text: &str) -> Result<TimeZone, Error> {
 /// # Errors
 /// [`ErrorCode::Usage`](divvy_api::v1::ErrorCode::Usage) for more than [`MAX_DAYS`].
 pub fn days(since: Timestamp, until: Timestamp, zone: &TimeZone) -> Result<Vec<Period>, Error> {
+    periods((since, until), zone, "day", Date::tomorrow)
+}
+
+/// The months likewise, at most as many.
+///
+/// # Errors
+/// As [`days`].
+pub fn months(since: Timestamp, until: Timestamp, zone: &TimeZone) -> Result<Vec<Period>, Error> {
+    periods((since, until), zone, "month", |day| {
+        day.last_of_month().tomorrow()
+    })
+}
+
+fn periods(
+    (since, until): (Timestamp, Timestamp),
+    zone: &TimeZone,
+    unit: &str,
+    next_of: impl Fn(Date) -> Result<Date, jiff::Error>,
+) -> Result<Vec<Period>, Error> {
     let too_many = || {
         usage(format!(
-            "usage by day from {since} until {until}: more than {MAX_DAYS} days"
+            "usage by {unit} from {since} until {until}: more than {MAX_DAYS} {unit}s"
         ))
-        .hint("ask for a shorter time with `since` and `until`, or leave out `day`")
+        .hint(format!(
+            "ask for a shorter time with `since` and `until`, or leave out `{unit}`"
+        ))
     };
     let end = until.as_microsecond();
     let mut from = since.as_microsecond();
     let mut date = since.to_zoned(zone.clone()).date();
     let mut days = Vec::new();
     while from < end {
-        let next = date.tomorrow().ok();
+        let next = next_of(date).ok();
         let midnight = next.and_then(|next| next.to_zoned(zone.clone()).ok());
         let to = midnight.map_or(end, |midnight| {
             midnight.timestamp().as_microsecond().min(end)
@@ -149,6 +171,37 @@ mod tests {
         let expected = [("2026-11-25", 6), ("2026-11-26", 24), ("2026-11-27", 3)];
         assert_eq!(days, expected.map(|(day, length)| (day.to_owned(), length)));
         assert!(hours("2026-11-25T18:00:00Z", "2026-11-25T18:00:00Z", "UTC").is_empty());
+    }
+
+    #[test]
+    fn months_begin_at_midnight_of_their_first_day_and_have_the_same_bound() {
+        let zone = time_zone("Europe/Berlin").unwrap();
+        let time = |text: &str| text.parse::<Timestamp>().unwrap();
+        let found = months(
+            time("2026-01-15T00:00:00Z"),
+            time("2026-04-01T00:00:00Z"),
+            &zone,
+        );
+        let shown = |month: &Period| {
+            let begin = Timestamp::from_microsecond(month.from).unwrap();
+            (
+                month.day.unwrap().strftime("%Y-%m").to_string(),
+                begin.to_string(),
+            )
+        };
+        let expected = [
+            ("2026-01", "2026-01-15T00:00:00Z"),
+            ("2026-02", "2026-01-31T23:00:00Z"),
+            ("2026-03", "2026-02-28T23:00:00Z"),
+            ("2026-04", "2026-03-31T22:00:00Z"),
+        ];
+        let found: Vec<_> = found.unwrap().iter().map(shown).collect();
+        assert_eq!(
+            found,
+            expected.map(|(month, begin)| (month.to_owned(), begin.to_owned()))
+        );
+        let error = months(Timestamp::UNIX_EPOCH, time("2026-01-01T00:00:00Z"), &zone);
+        assert_eq!(error.unwrap_err().code, ErrorCode::Usage);
     }
 
     #[test]

@@ -124,7 +124,7 @@ fn help_and_version_are_data() {
     let all = home.said(&["--version", "-v"]);
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/upgrade.md");
     let page = std::fs::read_to_string(page).unwrap();
-    for protocol in ["api 1", "journal 23", "ledger 2", "record 1"] {
+    for protocol in ["api 1", "journal 24", "ledger 2", "record 1"] {
         assert!(all.contains(&format!("\n{protocol}\n")), "{all}");
         let (name, version) = protocol.split_once(' ').unwrap();
         let row = format!("| `{name}` | {version} |");

@@ -64,6 +64,12 @@ pub fn items() -> Vec<Item> {
         race,
     ));
     items.push(Item::new(
+        "energy",
+        "what the energy counter of the first GPU shows, beside the integral of its power",
+        30,
+        energy,
+    ));
+    items.push(Item::new(
         "nvidia_smi",
         "what nvidia-smi shows inside a slice that holds memory",
         60,
@@ -175,6 +181,47 @@ fn race(ground: &Ground) -> Result<Value, Trouble> {
     match over {
         0 => Ok(value),
         _ => Err(Trouble::failed(format!("beyond the limit: {value}"))),
+    }
+}
+
+/// How far counter and integral may differ. Newer GPUs average the power over a second, so that a change of the load at
+/// either end of the measurement counts in one of them alone.
+const ENERGY_TOLERANCE: f64 = 0.2;
+
+/// Ten readings a second, at whatever load there is.
+fn energy(ground: &Ground) -> Result<Value, Trouble> {
+    let mut nvml = Dialog::start(
+        ground
+            .outside(&[ground.home.program("nvml_probe")])
+            .arg("watch"),
+    );
+    let start = Instant::now();
+    let mut look = || {
+        let gpu = nvml.ask("look")["gpus"][0].clone();
+        let figure = |name: &str| gpu[name].as_f64();
+        let both = figure("power_milliwatts").zip(figure("energy_millijoules"));
+        both.map(|(power, energy)| (start.elapsed().as_secs_f64(), power, energy))
+    };
+    let missing = || Trouble::NotAvailable("the driver shows no power or no energy".to_owned());
+    let first = look().ok_or_else(missing)?;
+    let seconds = if ground.quick { 2.0 } else { 10.0 };
+    let (mut last, mut integral, mut readings) = (first, 0.0, 1);
+    while last.0 - first.0 < seconds {
+        std::thread::sleep(Duration::from_millis(100));
+        let next = look().ok_or_else(missing)?;
+        integral += (next.0 - last.0) * (next.1 + last.1) / 2.0;
+        (last, readings) = (next, readings + 1);
+    }
+    let counter = last.2 - first.2;
+    let value = json!({
+        "seconds": last.0 - first.0,
+        "readings": readings,
+        "counter_joules": counter / 1000.0,
+        "integral_joules": integral / 1000.0,
+    });
+    match (counter - integral).abs() <= ENERGY_TOLERANCE * integral {
+        true => Ok(value),
+        false => Err(Trouble::failed(format!("they differ: {value}"))),
     }
 }
 
