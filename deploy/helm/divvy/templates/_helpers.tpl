@@ -84,3 +84,38 @@ helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
 {{- end }}
 {{- printf "^%s(/+[.])*/*$" $below }}
 {{- end }}
+
+{{/* Selects the namespaces whose pods the enforcer limits. */}}
+{{- define "divvy.enforced" -}}
+matchExpressions:
+  - key: kubernetes.io/metadata.name
+    operator: In
+    values: {{ .Values.enforcer.namespaces | toJson }}
+{{- end }}
+
+{{/* An expression: the pod has claims, extended resources of NVIDIA, or KAI's annotations. */}}
+{{- define "divvy.takesGpu" -}}
+object.spec.?resourceClaims.orValue([]).size() > 0
+|| (object.spec.containers + object.spec.?initContainers.orValue([])).exists(one,
+one.?resources.?limits.orValue({}).exists(name, name.startsWith('nvidia.com/')))
+|| (object.spec.?schedulerName.orValue('') == '{{ .Values.enforcer.kai.schedulerName }}'
+&& ['gpu-fraction', 'gpu-memory'].exists(key, key in object.metadata.?annotations.orValue({})))
+{{- end }}
+
+{{/* Variables: names of claims that are no GPUs, and names of the containers that get a ticket. */}}
+{{- define "divvy.gpuContainers" -}}
+- name: annotations
+  expression: "object.metadata.?annotations.orValue({})"
+- name: others
+  expression: "variables.annotations[?'divvy.dev/other-claims'].orValue('').split(',')"
+- name: ofKai
+  expression: >-
+    object.spec.?schedulerName.orValue('') == '{{ .Values.enforcer.kai.schedulerName }}'
+    && ['gpu-fraction', 'gpu-memory'].exists(key, key in variables.annotations)
+- name: gets
+  expression: >-
+    variables.ofKai ? [variables.annotations[?'gpu-fraction-container-name'].orValue(object.spec.containers[0].name)]
+    : (object.spec.containers + object.spec.?initContainers.orValue([])).filter(one,
+    one.?resources.?limits.orValue({}).exists(name, name.startsWith('nvidia.com/'))
+    || one.?resources.?claims.orValue([]).exists(claim, !(claim.name in variables.others))).map(one, one.name)
+{{- end }}
