@@ -67,7 +67,11 @@ pub fn name(node: &Node) -> &str {
 pub fn node_parts(facts: &ClusterFacts) -> Vec<(&str, bool)> {
     let pods = facts.pods.as_deref().unwrap_or_default();
     pods.iter()
-        .filter(|pod| is_part(pod, &facts.system, "node"))
+        .filter(|pod| {
+            ["node", "enforcer"]
+                .iter()
+                .any(|part| is_part(pod, &facts.system, part))
+        })
         .filter_map(|pod| Some((pod.spec.as_ref()?.node_name.as_deref()?, is_ready(pod))))
         .collect()
 }
