@@ -182,8 +182,11 @@ async fn a_pod_keeps_its_limit_while_either_side_dies_and_its_claim_is_deleted()
     let late = asks(&node, "late", "gpu-0", "8Gi");
     let refused = driver.prepare(&late).await.unwrap_err();
     assert!(refused.contains("no ResourceSlice"), "{refused}");
-    // Kubelet has forgotten the first pod, and so has the cluster.
+    // Kubelet has forgotten the first pod, and so has the cluster. A driver compares when it starts.
     node.forget(&ticket);
+    node.kill_driver();
+    node.start_driver_with(&["--enforce"]);
+    let _driver = node.kubelet.driver().await;
     until("the claim is released", async || {
         node.machine.held().await.is_empty().then_some(())
     })
