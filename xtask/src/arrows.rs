@@ -539,7 +539,6 @@ const K8S: Tree = Tree {
         ("carrier", &["base"]),
         ("glue", &["base"]),
         ("node", &["base", "carrier"]),
-        ("kai", &["base", "node"]),
         ("teams", &["base"]),
         ("controller", &["base", "carrier", "teams"]),
         ("extender", &["base", "carrier", "controller"]),

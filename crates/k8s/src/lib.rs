@@ -17,7 +17,6 @@ pub mod carrier;
 pub mod controller;
 pub mod extender;
 pub mod glue;
-pub mod kai;
 pub mod node;
 pub mod teams;
 pub mod tools;

@@ -11,7 +11,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use divvy_k8s::base::{cluster, error_output};
 use divvy_k8s::teams::project;
 use divvy_k8s::tools::{admin, doctor, submit, uninstall, views, why};
-use divvy_k8s::{carrier, controller, extender, glue, kai, node};
+use divvy_k8s::{carrier, controller, extender, glue, node};
 use tracing_subscriber::EnvFilter;
 
 /// Fractions of GPUs for pods, on the stock scheduler
@@ -50,8 +50,6 @@ enum Verb {
     Ps(views::PsArgs),
     /// Runs a reservation pod, or prints the definition of GpuShare
     Carrier(carrier::Args),
-    /// Enforces on a node the GPU fractions that KAI-Scheduler places
-    Kai(kai::Args),
     /// Runs the tasks of a ClearML Server's queues as pods
     Glue(glue::Args),
     /// Scores nodes for the kube-scheduler, so that GPUs are packed
@@ -108,7 +106,6 @@ fn main() -> ExitCode {
             views::ps(&args, &error_output::client().await?).await
         }),
         Verb::Carrier(args) => error_output::people(false, async || carrier::run(&args).await),
-        Verb::Kai(args) => serve(kai::run(args)),
         Verb::Extender(args) => serve(extender::run(args)),
         Verb::Glue(args) => glue::run(&args),
         Verb::Uninstall(args) => error_output::people(false, async || uninstall::run(&args).await),

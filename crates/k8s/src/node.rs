@@ -20,6 +20,7 @@ mod agent_poll;
 mod allocation;
 pub(crate) mod calls;
 pub(crate) mod claim_lock;
+pub mod enforcer;
 mod events;
 mod health;
 mod healthz;
@@ -49,12 +50,14 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tonic::service::Routes;
 
+use crate::base::claim::{DRIVER, TICKETS};
 use crate::base::cluster::{self, ClusterError};
 use crate::base::sharing::{CarrierNodes, Sharing};
 use crate::base::slices::publish::Publisher;
 use agent::Agent;
 use agent_poll::Wellness;
 use calls::CallCount;
+use enforcer::Enforcer;
 use health::HealthService;
 use leadership::{Leadership, LockError};
 use metrics::{NodePage, PodNames};
@@ -67,8 +70,8 @@ use reservation::ReservationNode;
 use sharing::NodeSharing;
 use sockets::SocketError;
 
+pub(crate) use registration::{DRIVERS, is_registration_socket, suffix};
 pub use registration::{Instance, NoInstance, driver_socket, registration_socket};
-pub(crate) use registration::{is_registration_socket, suffix};
 
 /// How long a driver that ends waits for its successor: the DaemonSet's controller creates a new pod at once, and its
 /// containers start within seconds. Without a successor (an uninstall) the wait is for nothing.
@@ -97,6 +100,20 @@ pub struct Args {
     /// The uid of its pod: the drivers of a rolling update then serve side by side, each on sockets of its own
     #[arg(long, value_name = "UID")]
     instance: Option<Instance>,
+    /// Limits pods to the GPUs that other programs allocated: NVIDIA's DRA driver and device plugin, KAI or HAMi. Publishes
+    /// no GPUs
+    #[arg(long, conflicts_with = "carrier")]
+    enforce: bool,
+    /// With --enforce: the name of KAI's scheduler
+    #[arg(long, value_name = "NAME", default_value = "kai-scheduler")]
+    kai_scheduler: String,
+    /// With --enforce: the namespace of KAI's reservation pods
+    #[arg(
+        long,
+        value_name = "NAMESPACE",
+        default_value = "kai-resource-reservation"
+    )]
+    kai_reservations: String,
     /// Carrier mode: allocates sixteenths of the GPUs of reservation pods, instead of preparing claims
     #[arg(long)]
     carrier: bool,
@@ -112,6 +129,22 @@ pub struct Args {
 }
 
 impl Args {
+    /// The name of the DRA driver.
+    fn driver(&self) -> &'static str {
+        if self.enforce { TICKETS } else { DRIVER }
+    }
+
+    fn enforcer(&self, client: &kube::Client) -> Option<Enforcer> {
+        let enforcer = || Enforcer {
+            client: client.clone(),
+            node: self.node_name.clone(),
+            resources: self.kubelet_dir.join("pod-resources/kubelet.sock"),
+            kai: self.kai_scheduler.clone(),
+            reservations: self.kai_reservations.clone(),
+        };
+        self.enforce.then(enforcer)
+    }
+
     /// The page of metrics, if it is served.
     fn page(&self, pods: Arc<PodNames>) -> Option<Arc<NodePage>> {
         let page = || NodePage::new(&self.node_name, &self.agent, pods);
@@ -146,7 +179,7 @@ pub async fn run(args: Args) -> Result<(), NodeError> {
     let client = cluster::client().await?;
     let mut signals = ShutdownSignals::listen().map_err(NodeError::Signals)?;
     let kubelet = &args.kubelet_dir;
-    let driver = driver_socket(kubelet, args.instance.as_ref());
+    let driver = driver_socket(kubelet, args.driver(), args.instance.as_ref());
     let leadership = Leadership::of(driver.parent().unwrap_or(kubelet));
     // Drivers without a name have the same sockets, so one serves at a time.
     let alone = match args.instance {
@@ -188,11 +221,12 @@ async fn prepare(
     (shutdown, alone, sharing): (Shutdown, Option<File>, Option<&NodeSharing<'_>>),
 ) -> Result<(), NodeError> {
     let kubelet = &args.kubelet_dir;
-    let driver = driver_socket(kubelet, args.instance.as_ref());
+    let driver = driver_socket(kubelet, args.driver(), args.instance.as_ref());
     let plugin = Arc::new(DraDriver::new(
         &args.node_name,
         client.clone(),
         Agent::new(&args.agent),
+        args.enforcer(&client),
     ));
     let (lists, listed) = watch::channel(None);
     let (feels, wellness) = watch::channel(Wellness::new());
@@ -200,7 +234,7 @@ async fn prepare(
     if let Some(address) = args.health_listen {
         let sockets = [
             driver.clone(),
-            registration_socket(kubelet, args.instance.as_ref()),
+            registration_socket(kubelet, args.driver(), args.instance.as_ref()),
         ];
         let page = args.page(Arc::clone(plugin.pods()));
         let registered = shutdown.registered.subscribe();
@@ -208,15 +242,22 @@ async fn prepare(
         listening.map_err(|source| NodeError::Probes { address, source })?;
     }
     let publisher = Publisher::new(client.clone(), args.node_name.clone());
-    if alone.is_some() || shutdown.leadership.is_vacant() {
+    // Tickets have no taints: kubelet tries again until this driver is back.
+    if !args.enforce && (alone.is_some() || shutdown.leadership.is_vacant()) {
         suspend(&publisher).await;
     }
     let (leader, stop) = (Arc::clone(&plugin), shutdown.stop.subscribe());
+    let offers = Arc::clone(&plugin);
     let published = listed.clone();
     let kubelet_dir = kubelet.clone();
     let lead = async move {
         tokio::join!(
-            publisher.run(published),
+            async {
+                match offers.enforcer() {
+                    Some(enforcer) => enforcer.lead(offers.agent(), offers.events()).await,
+                    None => publisher.run(published).await,
+                }
+            },
             reconcile::run(Arc::clone(&leader), stop.clone()),
             incidents::run(leader, stop),
             sweep(&kubelet_dir),
@@ -252,7 +293,12 @@ async fn prepare(
             sharing.settle().await;
         }
     };
-    let ends = (change, withdraw, suspend(&last));
+    let leave = async {
+        if !args.enforce {
+            suspend(&last).await;
+        }
+    };
+    let ends = (change, withdraw, leave);
     let ended = shutdown.run((signals, alone), lead, ends, plugin.calls());
     tokio::try_join!(async { served.await.map_err(NodeError::from) }, ended)?;
     // Until here, so that the agent was polled for kubelet's sake after the end of the leadership.
@@ -342,8 +388,10 @@ fn remove_stale(kubelet: &Path) {
         &kubelet.join("plugins_registry"),
         registration::is_registration_socket,
     );
-    if let Some(folder) = driver_socket(kubelet, None).parent() {
-        sockets::remove_stale(folder, registration::is_driver_socket);
+    for driver in DRIVERS {
+        if let Some(folder) = driver_socket(kubelet, driver, None).parent() {
+            sockets::remove_stale(folder, registration::is_driver_socket);
+        }
     }
     if let Some(folder) = reservation::registration::plugin_socket(kubelet, None).parent() {
         sockets::remove_stale(folder, reservation::registration::is_plugin_socket);
@@ -434,10 +482,10 @@ async fn serve(
     plugin: Arc<DraDriver>,
     teller: HealthService,
 ) -> Result<(), SocketError> {
-    let driver = driver_socket(kubelet, instance);
-    let registrar = Registrar::new(&driver, shutdown.registered.clone());
+    let driver = driver_socket(kubelet, plugin.name(), instance);
+    let registrar = Registrar::new(plugin.name(), &driver, shutdown.registered.clone());
     let registrar = RegistrationServer::new(registrar);
-    let registration = registration_socket(kubelet, instance);
+    let registration = registration_socket(kubelet, plugin.name(), instance);
     let stop = shutdown.stop.subscribe();
     let routes = Routes::new(DraPluginServer::new(Kubelet(plugin)))
         .add_service(DraResourceHealthServer::new(teller));

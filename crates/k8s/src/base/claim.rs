@@ -20,6 +20,10 @@ use crate::base::pod_request::{Fraction, GPU_SIZE, PodRequest, Size};
 
 /// The driver's name, and the prefix of what it says of its devices.
 pub const DRIVER: &str = "gpu.divvy.dev";
+/// The driver of tickets: devices without a GPU, by which kubelet calls Divvy for a pod whose GPU another program
+/// allocated. KAI counts a claim or a ResourceSlice as GPUs if the name of its class or driver contains `gpu`
+/// (`IsGPUDeviceClass` in pkg/common/resources/dra.go, KAI d5bc503), so this name does not.
+pub const TICKETS: &str = "limit.divvy.dev";
 /// Parts of GPUs, and whole ones.
 pub const FRACTION_CLASS: &str = "fraction.gpu.divvy.dev";
 /// Whatever can serve a request by memory: parts of GPUs, and MIG instances of plain profiles.

@@ -32,6 +32,7 @@ pub use class::classes;
 pub(crate) use device::least;
 pub use diff::{SliceChange, steps};
 pub use inventory::{inventory_of, stripped, total_memory};
+pub(crate) use offer::STEP;
 pub use offer::{Carving, Gpu, Health, Offer, Withheld, gpus};
 pub use pool::{Node, Pool, Taints, pool};
 pub use resolve::{DeviceAllocation, NoDevice, names, resolve_device};

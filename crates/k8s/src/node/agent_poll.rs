@@ -65,7 +65,7 @@ fn after(known: &Wellness, gpus: Option<&[slices::Gpu]>) -> Wellness {
     for gpu in gpus.unwrap_or_default() {
         let health = match gpu.health {
             // A reason that blocks new allocations does no harm to the current holder.
-            Health::Well | Health::Troubled => HealthStatus::Healthy,
+            Health::Well | Health::Troubled | Health::Drained => HealthStatus::Healthy,
             Health::Silent | Health::Lost => HealthStatus::Unhealthy,
         };
         let names = slices::names(gpu).into_iter();

@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use serde_json::Value;
 
-use crate::base::claim::{COMPUTE_PARAMETER, DRIVER};
+use crate::base::claim::{COMPUTE_PARAMETER, DRIVER, TICKETS};
 use crate::base::slices::{self, DeviceAllocation, MEMORY, NoDevice};
 use crate::node::protocol::dra;
 
@@ -39,8 +39,8 @@ pub enum Unprepared {
     Replaced { found: String, asked: String },
     #[error("the claim is not allocated")]
     NotAllocated,
-    #[error("the claim's allocation has no device of {DRIVER}")]
-    NotOurs,
+    #[error("the claim's allocation has no device of {0}")]
+    NotOurs(String),
     #[error("device {device} is in pool {pool}, but this node's pool is {node}")]
     Elsewhere {
         device: String,
@@ -68,14 +68,8 @@ pub fn of(
     gpus: &[slices::Gpu],
 ) -> Result<Allocation, Unprepared> {
     let metadata = &claim.metadata;
-    let found = metadata.uid.as_deref().unwrap_or_default();
-    if found != asked {
-        return Err(Unprepared::Replaced {
-            found: found.to_owned(),
-            asked: asked.to_owned(),
-        });
-    }
-    let results = results(claim)?;
+    is_same(claim, asked)?;
+    let results = results(claim, &[DRIVER])?;
     let mut held = Vec::new();
     for result in &results {
         held.push(of_device(result, node, gpus)?);
@@ -99,34 +93,78 @@ pub fn of(
     })
 }
 
+/// Whether it is the claim with the uid in kubelet's call.
+///
+/// # Errors
+/// It is another one of its name.
+pub fn is_same(claim: &ResourceClaim, asked: &str) -> Result<(), Unprepared> {
+    let found = claim.metadata.uid.as_deref().unwrap_or_default();
+    if found == asked {
+        return Ok(());
+    }
+    Err(Unprepared::Replaced {
+        found: found.to_owned(),
+        asked: asked.to_owned(),
+    })
+}
+
 impl Allocation {
-    /// The answer to kubelet: the one CDI device of the claim, for each of its devices.
+    /// What a ticket stands for: these devices, which other programs allocated to the pod.
+    ///
+    /// # Errors
+    /// The claim has no ticket of this node.
+    pub fn of_ticket(
+        claim: &ResourceClaim,
+        node: &str,
+        devices: Vec<v1::ClaimDevice>,
+    ) -> Result<Self, Unprepared> {
+        let mut tickets = results(claim, &[TICKETS])?;
+        tickets.retain(|ticket| ticket.pool == node);
+        if tickets.is_empty() {
+            return Err(Unprepared::NotOurs(TICKETS.to_owned()));
+        }
+        let metadata = &claim.metadata;
+        Ok(Self {
+            claim: v1::Claim {
+                namespace: metadata.namespace.clone().unwrap_or_default(),
+                name: metadata.name.clone().unwrap_or_default(),
+                pods: pods(claim),
+                devices,
+                ..v1::Claim::default()
+            },
+            devices: tickets.into_iter().map(dra_device).collect(),
+            ignored: Vec::new(),
+        })
+    }
+
+    /// The answer to kubelet: the CDI devices of the claim, for each of its devices.
     ///
     /// A container that names several requests of a claim gets it once: kubelet's list has it several times, and what it
     /// stands for is the same.
-    pub fn devices(&self, cdi_device: &str) -> Vec<dra::Device> {
+    pub fn devices(&self, cdi_devices: &[String]) -> Vec<dra::Device> {
         let mut devices = self.devices.clone();
         for device in &mut devices {
-            device.cdi_device_ids = vec![cdi_device.to_owned()];
+            device.cdi_device_ids = cdi_devices.to_vec();
         }
         devices
     }
 }
 
-/// The claim's allocated devices of this driver, on any node.
-pub(super) fn results(
-    claim: &ResourceClaim,
-) -> Result<Vec<&DeviceRequestAllocationResult>, Unprepared> {
+/// The claim's allocated devices of these drivers, on any node.
+pub(super) fn results<'c>(
+    claim: &'c ResourceClaim,
+    drivers: &[&'static str],
+) -> Result<Vec<&'c DeviceRequestAllocationResult>, Unprepared> {
     let allocation = claim.status.as_ref().and_then(|it| it.allocation.as_ref());
     let devices = allocation.ok_or(Unprepared::NotAllocated)?.devices.as_ref();
     let results = devices.and_then(|devices| devices.results.as_deref());
     let ours: Vec<_> = results
         .unwrap_or_default()
         .iter()
-        .filter(|result| result.driver == DRIVER)
+        .filter(|result| drivers.contains(&result.driver.as_str()))
         .collect();
     if ours.is_empty() {
-        Err(Unprepared::NotOurs)
+        Err(Unprepared::NotOurs(drivers.join(" or ")))
     } else {
         Ok(ours)
     }
@@ -310,7 +348,7 @@ mod tests {
             }
         );
         assert_eq!(
-            allocation.devices("divvy.dev/slice=7"),
+            allocation.devices(&["divvy.dev/slice=7".into()]),
             [dra::Device {
                 request_names: vec!["gpu-0".into()],
                 pool_name: "node-a".into(),
@@ -336,7 +374,7 @@ mod tests {
                 v1::ClaimDevice::part("GPU-bbbb", 4 << 30),
             ]
         );
-        assert_eq!(allocation.devices("x").len(), 3);
+        assert_eq!(allocation.devices(&["x".into()]).len(), 3);
     }
 
     #[test]
@@ -354,7 +392,10 @@ mod tests {
             json!({ "request": "nic", "driver": "nic.example", "pool": "node-b", "device": "n" });
         let both = of_results(json!([theirs, part("a", A, "1Gi")])).unwrap();
         assert_eq!(both.claim.devices.len(), 1);
-        assert_eq!(of_results(json!([theirs])), Err(Unprepared::NotOurs));
+        assert_eq!(
+            of_results(json!([theirs])),
+            Err(Unprepared::NotOurs(DRIVER.to_owned()))
+        );
     }
 
     #[test]

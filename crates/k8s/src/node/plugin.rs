@@ -9,20 +9,22 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use divvy_api::v1;
+use divvy_api::v1::{self, JobState};
 use futures_util::future::join_all;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::GetParams;
 use kube::{Api, Client};
 use tonic::{Request, Response, Status};
 
+use crate::base::claim::{DRIVER, TICKETS};
 use crate::base::cluster;
 use crate::base::metrics::driver::{self, Operation};
 use crate::base::slices;
 use crate::node::agent::Agent;
-use crate::node::allocation::{self, Unprepared};
+use crate::node::allocation::{self, Allocation, Unprepared};
 use crate::node::calls::CallCount;
 use crate::node::claim_lock::KeyedMutex;
+use crate::node::enforcer::{EnforceError, Enforcer};
 use crate::node::events::{EventTarget, Events, Kind};
 use crate::node::incidents::{self, IncidentLog};
 use crate::node::metrics::PodNames;
@@ -38,6 +40,8 @@ pub struct DraDriver {
     node: String,
     client: Client,
     agent: Agent,
+    /// Finds what other programs allocated, where this driver is that of tickets.
+    enforcer: Option<Enforcer>,
     events: Events,
     claim_lock: KeyedMutex,
     incidents: Mutex<IncidentLog>,
@@ -54,6 +58,8 @@ enum PrepareError {
     Unread(kube::Error),
     #[error(transparent)]
     Unprepared(#[from] Unprepared),
+    #[error(transparent)]
+    Unlimited(#[from] EnforceError),
     #[error("{}", spoken(.0))]
     Agent(#[from] v1::Error),
     #[error("the driver failed internally: {0}")]
@@ -61,10 +67,11 @@ enum PrepareError {
 }
 
 impl DraDriver {
-    pub fn new(node: &str, client: Client, agent: Agent) -> Self {
+    pub fn new(node: &str, client: Client, agent: Agent, enforcer: Option<Enforcer>) -> Self {
         Self {
             node: node.to_owned(),
             events: Events::new(client.clone(), node),
+            enforcer,
             client,
             agent,
             claim_lock: KeyedMutex::default(),
@@ -72,6 +79,15 @@ impl DraDriver {
             calls: CallCount::default(),
             pods: Arc::default(),
         }
+    }
+
+    /// The driver's name, as claims have it.
+    pub(super) fn name(&self) -> &'static str {
+        self.enforcer.as_ref().map_or(DRIVER, |_| TICKETS)
+    }
+
+    pub(super) fn enforcer(&self) -> Option<&Enforcer> {
+        self.enforcer.as_ref()
     }
 
     /// The calls of kubelet that are in progress.
@@ -135,17 +151,16 @@ impl DraDriver {
         let claim = claim
             .map_err(PrepareError::Unread)?
             .ok_or_else(|| PrepareError::NoClaim(format!("{}/{}", asked.namespace, asked.name)))?;
-        let gpus = slices::gpus(&self.agent.gpus().await?);
-        let allocation = allocation::of(&claim, &asked.uid, &self.node, &gpus)?;
         self.pods.note(&asked.uid, &claim);
-        let held = self.agent.hold(&asked.uid, &allocation.claim).await?;
-        tracing::info!(
-            "claim {}/{} is allocated to job {}: {}",
-            asked.namespace,
-            asked.name,
-            held.job,
-            held.cdi_device
-        );
+        let (allocation, cdi) = match &self.enforcer {
+            None => {
+                let gpus = slices::gpus(&self.agent.gpus().await?);
+                let allocation = allocation::of(&claim, &asked.uid, &self.node, &gpus)?;
+                let held = self.hold(asked, &allocation.claim).await?;
+                (allocation, vec![held.cdi_device])
+            }
+            Some(enforcer) => self.enforce(enforcer, asked, &claim).await?,
+        };
         for source in &allocation.ignored {
             let about = EventTarget {
                 kind: Kind::Claim,
@@ -160,7 +175,43 @@ impl DraDriver {
                 .warn(about, "ConfigIgnored", "Prepare", note)
                 .await;
         }
-        Ok(allocation.devices(&held.cdi_device))
+        Ok(allocation.devices(&cdi))
+    }
+
+    async fn hold(&self, asked: &Claim, claim: &v1::Claim) -> Result<v1::HeldClaim, v1::Error> {
+        let held = self.agent.hold(&asked.uid, claim).await?;
+        tracing::info!(
+            "claim {}/{} is allocated to job {}: {}",
+            asked.namespace,
+            asked.name,
+            held.job,
+            held.cdi_device
+        );
+        Ok(held)
+    }
+
+    /// A ticket: has the agent hold what others allocated to its pod. What is held stays as it is, as the others' objects
+    /// may be gone when kubelet asks again.
+    async fn enforce(
+        &self,
+        enforcer: &Enforcer,
+        asked: &Claim,
+        claim: &ResourceClaim,
+    ) -> Result<(Allocation, Vec<String>), PrepareError> {
+        allocation::is_same(claim, &asked.uid)?;
+        let held = self.agent.held().await?.into_iter();
+        let mut held = held.filter(|held| held.uid == asked.uid && held.state == JobState::Running);
+        if let Some(held) = held.next() {
+            let allocation = Allocation::of_ticket(claim, &self.node, held.devices)?;
+            return Ok((allocation, vec![held.cdi_device]));
+        }
+        let grant = enforcer.grant(claim, &self.agent).await?;
+        let allocation = Allocation::of_ticket(claim, &self.node, grant.devices)?;
+        if allocation.claim.devices.is_empty() {
+            return Ok((allocation, grant.passed));
+        }
+        let held = self.hold(asked, &allocation.claim).await?;
+        Ok((allocation, vec![held.cdi_device]))
     }
 
     /// Prepares a held claim for the pods that it is reserved for by now.

@@ -17,6 +17,7 @@ use crate::node::allocation;
 use crate::node::events::{EventTarget, Kind};
 use crate::node::incidents;
 use crate::node::plugin::DraDriver;
+use crate::node::registration::DRIVERS;
 
 /// Between two comparisons: nothing waits for them but what is leaked. Half would double the calls of each node to the
 /// API server.
@@ -43,7 +44,7 @@ pub fn judge(uid: &str, claim: Option<&ResourceClaim>, node: &str) -> Option<Lea
     if claim.metadata.uid.as_deref() != Some(uid) {
         return Some(Leak::Replaced);
     }
-    match allocation::results(claim) {
+    match allocation::results(claim, &DRIVERS) {
         Err(_) => Some(Leak::Deallocated),
         Ok(results) if results.iter().all(|result| result.pool != node) => Some(Leak::Moved),
         Ok(_) => None,
@@ -164,7 +165,9 @@ mod tests {
 
     #[test]
     fn what_is_allocated_here_is_no_leak_and_everything_else_is() {
-        assert_eq!(judge("1", Some(&on(DRIVER, "a")), "a"), None);
+        for driver in DRIVERS {
+            assert_eq!(judge("1", Some(&on(driver, "a")), "a"), None);
+        }
         assert_eq!(judge("1", Some(&on(DRIVER, "b")), "a"), Some(Leak::Moved));
         assert_eq!(
             judge("2", Some(&on(DRIVER, "a")), "a"),

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-use crate::base::claim::DRIVER;
+use crate::base::claim::{DRIVER, TICKETS};
 use crate::node::protocol::registration::registration_server::Registration;
 use crate::node::protocol::registration::{
     InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
@@ -63,25 +63,29 @@ pub fn suffix(instance: Option<&Instance>) -> String {
 /// `:authority`; the HTTP/2 library here takes that for no authority and resets the stream. An `@` is left as it is, and what
 /// is before it may be percent-encoded (RFC 3986: it is user information). With `gpu.divvy.dev-reg.sock`, as others name
 /// theirs, registration fails. Seen with kubelet 1.36.2.
-pub fn registration_socket(kubelet: &Path, instance: Option<&Instance>) -> PathBuf {
+pub fn registration_socket(kubelet: &Path, driver: &str, instance: Option<&Instance>) -> PathBuf {
     kubelet
         .join("plugins_registry")
-        .join(format!("{DRIVER}{}{REGISTRATION_END}", suffix(instance)))
+        .join(format!("{driver}{}{REGISTRATION_END}", suffix(instance)))
 }
 
 /// Where the driver itself is served: `plugins/gpu.divvy.dev/dra-1a2b3c4d.sock`.
-pub fn driver_socket(kubelet: &Path, instance: Option<&Instance>) -> PathBuf {
+pub fn driver_socket(kubelet: &Path, driver: &str, instance: Option<&Instance>) -> PathBuf {
     kubelet
         .join("plugins")
-        .join(DRIVER)
+        .join(driver)
         .join(format!("dra{}.sock", suffix(instance)))
 }
+
+/// The drivers of Divvy: the one of its own devices, and the one of tickets.
+pub const DRIVERS: [&str; 2] = [DRIVER, TICKETS];
 
 const REGISTRATION_END: &str = "@reg.sock";
 
 /// Whether a file of `plugins_registry` is the registration socket of a driver of this kind.
 pub fn is_registration_socket(name: &str) -> bool {
-    name.strip_prefix(DRIVER)
+    let middle = DRIVERS.iter().find_map(|driver| name.strip_prefix(driver));
+    middle
         .and_then(|rest| rest.strip_suffix(REGISTRATION_END))
         .is_some_and(|middle| middle.is_empty() || middle.starts_with('-'))
 }
@@ -96,14 +100,16 @@ pub fn is_driver_socket(name: &str) -> bool {
 /// Answers kubelet's question for the driver's name and socket.
 #[derive(Debug)]
 pub struct Registrar {
+    driver: &'static str,
     endpoint: String,
     registered: watch::Sender<bool>,
 }
 
 impl Registrar {
     /// For a driver that is served on `endpoint`, a path as kubelet sees it. `registered` learns kubelet's answer.
-    pub fn new(endpoint: &Path, registered: watch::Sender<bool>) -> Self {
+    pub fn new(driver: &'static str, endpoint: &Path, registered: watch::Sender<bool>) -> Self {
         Self {
+            driver,
             endpoint: endpoint.display().to_string(),
             registered,
         }
@@ -115,7 +121,7 @@ impl Registration for Registrar {
     async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
         Ok(Response::new(PluginInfo {
             r#type: TYPE.to_owned(),
-            name: DRIVER.to_owned(),
+            name: self.driver.to_owned(),
             endpoint: self.endpoint.clone(),
             supported_versions: SERVICES.map(str::to_owned).to_vec(),
         }))
@@ -146,9 +152,9 @@ mod tests {
         let uid = "1a2b3c4d-0000-4000-8000-123456789abc".parse::<Instance>();
         let kubelet = Path::new("/var/snap/microk8s/common/var/lib/kubelet");
         let instance = uid.unwrap();
-        let registration = registration_socket(kubelet, Some(&instance));
+        let registration = registration_socket(kubelet, DRIVER, Some(&instance));
         assert!(registration.ends_with("plugins_registry/gpu.divvy.dev-1a2b3c4d@reg.sock"));
-        let driver = driver_socket(kubelet, Some(&instance));
+        let driver = driver_socket(kubelet, DRIVER, Some(&instance));
         assert!(driver.ends_with("plugins/gpu.divvy.dev/dra-1a2b3c4d.sock"));
         for socket in [registration, driver] {
             assert!(socket.as_os_str().len() < 108, "{}", socket.display());
@@ -164,10 +170,13 @@ mod tests {
         let instance = "1a2b3c4d".parse::<Instance>().unwrap();
         for instance in [None, Some(&instance)] {
             let kubelet = Path::new("/k");
-            assert!(is_registration_socket(&name(registration_socket(
-                kubelet, instance
-            ))));
-            assert!(is_driver_socket(&name(driver_socket(kubelet, instance))));
+            for driver in DRIVERS {
+                let socket = registration_socket(kubelet, driver, instance);
+                assert!(is_registration_socket(&name(socket)));
+                assert!(is_driver_socket(&name(driver_socket(
+                    kubelet, driver, instance
+                ))));
+            }
         }
         for other in [
             "gpu.nvidia.com-reg.sock",

@@ -5,7 +5,7 @@
 //! (pod-resources); the agent knows the held claims; the shares hold the assignments. Each reconcile combines the
 //! three.
 
-mod observation;
+pub(in crate::node) mod observation;
 mod plugin;
 pub mod registration;
 mod report;

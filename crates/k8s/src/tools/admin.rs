@@ -37,6 +37,10 @@ enum Verb {
     Nodes(Read),
     /// Changes the mode of a GPU on a node
     Gpu(gpu::Gpu),
+    /// Takes a GPU of a node out of service: pods there go on, and no further ones come
+    Drain(gpu::Drain),
+    /// Returns a GPU of a node to service
+    Undrain(gpu::Undrain),
     /// MIG instances of a node
     #[command(subcommand)]
     Mig(gpu::Mig),
@@ -86,6 +90,8 @@ impl Args {
             }
             Verb::Nodes(read) => read.output,
             Verb::Gpu(args) => return args.is_json(),
+            Verb::Drain(args) => return args.is_json(),
+            Verb::Undrain(args) => return args.is_json(),
             Verb::Mig(args) => return args.is_json(),
         };
         output.is_json()
@@ -116,6 +122,8 @@ pub async fn run(args: &Args, client: &Client) -> Result<ExitCode, Error> {
             error_output::print(&nodes::render(rows, read.output)?)?;
         }
         Verb::Gpu(args) => return gpu::gpu(args, client).await,
+        Verb::Drain(args) => return gpu::drain(args, client).await,
+        Verb::Undrain(args) => return gpu::undrain(args, client).await,
         Verb::Mig(args) => return gpu::mig(args, client).await,
     }
     Ok(ExitCode::SUCCESS)

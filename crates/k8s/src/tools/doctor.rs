@@ -11,6 +11,7 @@ mod carrier;
 mod extender;
 mod facts;
 mod kueue;
+mod modes;
 mod monitoring;
 mod nodes;
 mod pods;
@@ -122,9 +123,10 @@ pub fn rows(facts: &ClusterFacts) -> Vec<Row> {
     let mut rows = vec![version::server(
         &facts.version,
         &facts.gates,
-        !facts.by_claims(),
+        !(facts.by_claims() || facts.by_enforcer()),
     )];
     rows.extend(nodes::rows(facts));
+    rows.push(modes::row(facts));
     if facts.by_claims() {
         rows.extend(published::rows(facts));
     }

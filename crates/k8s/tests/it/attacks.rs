@@ -8,7 +8,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::chart::KAI;
+use crate::chart::ENFORCER;
 use crate::chart::render::{self, Chart};
 
 #[derive(Deserialize)]
@@ -328,7 +328,7 @@ fn a_host_path_that_the_clusters_owner_lists_is_admitted_and_none_below_it() {
 
 #[test]
 fn pods_that_kai_places_may_have_the_variable_that_kai_sets_and_no_other_pod() {
-    let Some(chart) = render::chart(KAI) else {
+    let Some(chart) = render::chart(ENFORCER) else {
         return;
     };
     let policy = policy(&chart);
@@ -358,34 +358,115 @@ fn pods_that_kai_places_may_have_the_variable_that_kai_sets_and_no_other_pod() {
     }
 }
 
+/// The enforcer's policies on a pod of which the metadata and the spec are these.
+fn enforced_pod(metadata: Value, spec: Value) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec })
+}
+
 #[test]
-fn a_pod_of_kai_with_a_fraction_gets_a_claim_and_others_do_not() {
-    let Some(chart) = render::chart(KAI) else {
+fn a_pod_with_a_gpu_of_others_gets_a_ticket_and_no_other_pod_does() {
+    let Some(chart) = render::chart(ENFORCER) else {
         return;
     };
-    let found = chart.find("MutatingAdmissionPolicy", None, "divvy-kai");
+    let found = chart.find("MutatingAdmissionPolicy", None, "divvy-limit");
     let spec = &found.expect("the chart has one")["spec"];
     let namespaces = &spec["matchConstraints"]["namespaceSelector"]["matchExpressions"][0];
     assert_eq!(namespaces["values"], json!(["team-a", "team-b"]));
-    let matches = |pod: &Value| {
+    // The containers that get a ticket; none where the policy does not look at the pod.
+    let gets = |pod: &Value| {
         let mut context = cel::Context::default();
         context.add_variable("object", pod).unwrap();
         let conditions = spec["matchConditions"].as_array().unwrap().iter();
         let mut texts = conditions.map(|one| one["expression"].as_str().unwrap());
-        texts.all(|text| evaluate(text, &context) == cel::Value::Bool(true))
+        if !texts.all(|text| evaluate(text, &context) == cel::Value::Bool(true)) {
+            return json!([]);
+        }
+        let mut variables = serde_json::Map::new();
+        for variable in spec["variables"].as_array().unwrap() {
+            context.add_variable("variables", &variables).unwrap();
+            let value = evaluate(variable["expression"].as_str().unwrap(), &context);
+            let name = variable["name"].as_str().unwrap().to_owned();
+            variables.insert(name, value.json().expect("a variable is JSON"));
+        }
+        variables["gets"].clone()
     };
-    let pod = |scheduler: &str, annotation: &str, claim: &str| {
-        json!({
-            "metadata": { "annotations": { annotation: "0.5" } },
-            "spec": { "schedulerName": scheduler, "containers": [{ "name": "c" }],
-                      "resourceClaims": [{ "name": claim }] },
-        })
+    let claims = |name: &str| json!({ "claims": [{ "name": name }] });
+    let two = json!({
+        "resourceClaims": [{ "name": "gpu" }, { "name": "nic" }],
+        "initContainers": [{ "name": "i", "resources": claims("gpu") }],
+        "containers": [{ "name": "c", "resources": claims("nic") }, { "name": "idle" }],
+    });
+    assert_eq!(
+        gets(&enforced_pod(json!({}), two.clone())),
+        json!(["c", "i"])
+    );
+    let others = json!({ "annotations": { "divvy.dev/other-claims": "nic,x" } });
+    assert_eq!(gets(&enforced_pod(others, two)), json!(["i"]));
+    let replica = json!({ "containers": [
+        { "name": "a", "resources": { "limits": { "nvidia.com/gpu.shared": "1" } } }, { "name": "b" },
+    ] });
+    assert_eq!(gets(&enforced_pod(json!({}), replica)), json!(["a"]));
+    let kai = |scheduler: &str, annotations: Value| {
+        let spec =
+            json!({ "schedulerName": scheduler, "containers": [{ "name": "c" }, { "name": "d" }] });
+        gets(&enforced_pod(json!({ "annotations": annotations }), spec))
     };
-    assert!(matches(&pod("kai-scheduler", "gpu-fraction", "other")));
-    assert!(matches(&pod("kai-scheduler", "gpu-memory", "other")));
-    assert!(!matches(&pod("default-scheduler", "gpu-fraction", "other")));
-    assert!(!matches(&pod("kai-scheduler", "a", "other")));
-    assert!(!matches(&pod("kai-scheduler", "gpu-fraction", "divvy-kai")));
-    let bare = json!({ "metadata": {}, "spec": { "containers": [{ "name": "c" }] } });
-    assert!(!matches(&bare));
+    assert_eq!(
+        kai("kai-scheduler", json!({ "gpu-fraction": "0.5" })),
+        json!(["c"])
+    );
+    let named = json!({ "gpu-memory": "4096", "gpu-fraction-container-name": "d" });
+    assert_eq!(kai("kai-scheduler", named), json!(["d"]));
+    assert_eq!(
+        kai("default-scheduler", json!({ "gpu-fraction": "0.5" })),
+        json!([])
+    );
+    assert_eq!(kai("kai-scheduler", json!({ "a": "b" })), json!([]));
+    let has_one =
+        json!({ "resourceClaims": [{ "name": "divvy-limit" }], "containers": [{ "name": "c" }] });
+    assert_eq!(gets(&enforced_pod(json!({}), has_one)), json!([]));
+}
+
+#[test]
+fn a_pod_cannot_bring_a_ticket_of_its_own_nor_change_the_template_of_tickets() {
+    let Some(chart) = render::chart(ENFORCER) else {
+        return;
+    };
+    let found = chart.find("ValidatingAdmissionPolicy", None, "divvy-limit");
+    let policy = Policy(&found.expect("the chart has one")["spec"]);
+    let request =
+        |resource: &str| json!({ "resource": { "resource": resource }, "operation": "CREATE" });
+    let pod = |template: &str, claims: Value| {
+        let spec = json!({
+            "resourceClaims": [{ "name": "gpu" }, { "name": "divvy-limit", "resourceClaimTemplateName": template }],
+            "containers": [{ "name": "c", "resources": { "claims": claims } }],
+        });
+        policy.refusals(&enforced_pod(json!({}), spec), &request("pods"))
+    };
+    let ticket = json!([{ "name": "divvy-limit" }]);
+    assert_eq!(pod("divvy-limit", ticket.clone()), Some(vec![]));
+    let own = pod("mine", ticket).unwrap();
+    assert!(
+        own[0].contains("must be of the ResourceClaimTemplate"),
+        "{own:?}"
+    );
+    let past = pod("divvy-limit", json!([{ "name": "gpu" }])).unwrap();
+    assert!(past[0].contains("needs the claim divvy-limit"), "{past:?}");
+    let template = |name: &str, class: &str| {
+        let request = json!({ "name": "ticket", "exactly": { "deviceClassName": class } });
+        let template = json!({
+            "metadata": { "name": name }, "spec": { "spec": { "devices": { "requests": [request] } } },
+        });
+        policy.refusals(&template, &self::request_of_template())
+    };
+    assert_eq!(template("divvy-limit", "limit.divvy.dev"), Some(vec![]));
+    assert_eq!(
+        template("divvy-limit", "nic.example").map(|all| all.len()),
+        Some(1)
+    );
+    assert_eq!(template("mine", "nic.example"), None);
+}
+
+fn request_of_template() -> Value {
+    json!({ "resource": { "resource": "resourceclaimtemplates" }, "operation": "CREATE" })
 }

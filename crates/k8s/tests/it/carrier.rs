@@ -5,7 +5,7 @@
 use crate::apiserver;
 use crate::controller::replica;
 use crate::kubelet::machine;
-mod kubelet;
+pub mod kubelet;
 mod rig;
 
 use divvy_k8s::carrier::{GATE, NAMESPACE, RESOURCE};

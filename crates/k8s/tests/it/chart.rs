@@ -57,7 +57,7 @@ const WAYS: &[&[&str]] = &[
     TEAMS,
     METRICS,
     SERVICES,
-    KAI,
+    ENFORCER,
     EXTENDER,
     HTTPS,
     SCHEDULER,
@@ -97,8 +97,11 @@ const SERVICES: &[&str] = &[
     "metrics.enabled=true,metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.labels.release=prometheus",
 ];
 
-/// Two namespaces whose pods KAI places.
-pub const KAI: &[&str] = &["--set", "kai.enabled=true,kai.namespaces={team-a,team-b}"];
+/// Two namespaces whose pods the enforcer limits, on the nodes with a label.
+pub const ENFORCER: &[&str] = &[
+    "--set",
+    "enforcer.enabled=true,enforcer.namespaces={team-a,team-b},enforcer.nodeSelector.gpus=nvidia",
+];
 
 /// A glue with the shape of the seeds' values.
 const GLUE: &[&str] = &[
@@ -218,14 +221,21 @@ fn every_way_of_the_chart_makes_its_objects() {
         "ServiceAccount divvy-extender",
         "ServiceMonitor divvy",
     ];
-    // The names of roles and templates are the same in each namespace.
-    let kai = [
-        "DeviceClass kai.divvy.dev",
-        "MutatingAdmissionPolicy divvy-kai",
-        "MutatingAdmissionPolicyBinding divvy-kai",
-        "ResourceClaimTemplate divvy-kai",
-        "Role divvy-kai",
-        "RoleBinding divvy-kai",
+    // The name of the template is the same in each namespace.
+    let enforcer = [
+        "ClusterRole divvy-enforcer",
+        "ClusterRoleBinding divvy-enforcer",
+        "DaemonSet divvy-enforcer",
+        "DeviceClass limit.divvy.dev",
+        "MutatingAdmissionPolicy divvy-limit",
+        "MutatingAdmissionPolicyBinding divvy-limit",
+        "ResourceClaimTemplate divvy-limit",
+        "ValidatingAdmissionPolicy divvy-folders-enforced",
+        "ValidatingAdmissionPolicy divvy-limit",
+        "ValidatingAdmissionPolicy divvy-pods-enforced",
+        "ValidatingAdmissionPolicyBinding divvy-folders-enforced",
+        "ValidatingAdmissionPolicyBinding divvy-limit",
+        "ValidatingAdmissionPolicyBinding divvy-pods-enforced",
     ];
     for (way, more) in [
         (WAYS[0], &[][..]),
@@ -233,7 +243,7 @@ fn every_way_of_the_chart_makes_its_objects() {
         (GLUE, &glue[..]),
         (METRICS, &metrics[..]),
         (SERVICES, &services[..]),
-        (KAI, &kai[..]),
+        (ENFORCER, &enforcer[..]),
         (EXTENDER, &extender[..]),
         (HTTPS, &https[..]),
         (SCHEDULER, &scheduler[..]),
@@ -243,6 +253,27 @@ fn every_way_of_the_chart_makes_its_objects() {
         let named = OBJECTS.iter().chain(more).map(|name| (*name).to_owned());
         assert_eq!(made, named.collect(), "{way:?}");
     }
+}
+
+/// Each node has one of the two, by its labels; without labels every node is the enforcer's.
+#[test]
+fn a_label_chooses_the_nodes_of_the_enforcer_and_no_node_has_two_node_parts() {
+    let Some(both) = chart(ENFORCER) else { return };
+    let spec = |chart: &Chart, name: &str| {
+        let found = chart.find("DaemonSet", Some("divvy-system"), name);
+        found.map(|set| set["spec"]["template"]["spec"].clone())
+    };
+    let enforcer = spec(&both, "divvy-enforcer").unwrap();
+    let node = spec(&both, "divvy-node").unwrap();
+    assert_eq!(enforcer["nodeSelector"]["gpus"], "nvidia");
+    assert_eq!(node["nodeSelector"]["gpus"], Value::Null);
+    let terms = &node["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let not = json!([{ "matchExpressions": [{ "key": "gpus", "operator": "NotIn", "values": ["nvidia"] }] }]);
+    assert_eq!(terms["nodeSelectorTerms"], not);
+    let flags = |spec: &Value| spec["containers"][1]["args"].to_string();
+    assert!(flags(&enforcer).contains("--enforce") && !flags(&node).contains("--enforce"));
+    let every = chart(&["--set", "enforcer.enabled=true"]).unwrap();
+    assert!(spec(&every, "divvy-enforcer").is_some() && spec(&every, "divvy-node").is_none());
 }
 
 /// Only the kubelet of 1.33 and newer calls the newest of several sockets of one driver.
@@ -815,7 +846,7 @@ fn values_that_mean_nothing_are_refused() {
         (&["--set", "webhook.timeoutSeconds=60"], "timeoutSeconds"),
         (&["--set", "glue.enabled=true"], "glue.namespace"),
         (
-            &["--set", "kai.enabled=true,carrier.enabled=true"],
+            &["--set", "enforcer.enabled=true,carrier.enabled=true"],
             "exclude",
         ),
         (

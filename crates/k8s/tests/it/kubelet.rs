@@ -7,6 +7,7 @@ mod away;
 mod callers;
 mod claims;
 mod crash;
+mod enforcer;
 mod fake;
 mod gate;
 mod incidents;

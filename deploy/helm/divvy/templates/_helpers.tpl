@@ -71,7 +71,8 @@ helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
 
 {{/* Components with metrics, as a YAML list. */}}
 {{- define "divvy.metered" -}}
-{{- $pieces := ternary (list "node" "controller" "reconciler") (list "controller" "reconciler") .Values.node.enabled }}
+{{- $pieces := list "controller" "reconciler" }}
+{{- if .Values.node.enabled }}{{ $pieces = concat (include "divvy.nodeParts" . | fromYamlArray) $pieces }}{{ end }}
 {{- ternary (append $pieces "extender") $pieces .Values.extender.enabled | toYaml }}
 {{- end }}
 
@@ -83,4 +84,45 @@ helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
 {{- $below = printf "(%s%s%s)?" $separator (replace "." "[.]" $part) $below }}
 {{- end }}
 {{- printf "^%s(/+[.])*/*$" $below }}
+{{- end }}
+
+{{/* Selects the namespaces whose pods the enforcer limits. */}}
+{{- define "divvy.enforced" -}}
+matchExpressions:
+  - key: kubernetes.io/metadata.name
+    operator: In
+    values: {{ .Values.enforcer.namespaces | toJson }}
+{{- end }}
+
+{{/* An expression: the pod has claims, extended resources of NVIDIA, or KAI's annotations. */}}
+{{- define "divvy.takesGpu" -}}
+object.spec.?resourceClaims.orValue([]).size() > 0
+|| (object.spec.containers + object.spec.?initContainers.orValue([])).exists(one,
+one.?resources.?limits.orValue({}).exists(name, name.startsWith('nvidia.com/')))
+|| (object.spec.?schedulerName.orValue('') == '{{ .Values.enforcer.kai.schedulerName }}'
+&& ['gpu-fraction', 'gpu-memory'].exists(key, key in object.metadata.?annotations.orValue({})))
+{{- end }}
+
+{{/* Variables: names of claims that are no GPUs, and names of the containers that get a ticket. */}}
+{{- define "divvy.gpuContainers" -}}
+- name: annotations
+  expression: "object.metadata.?annotations.orValue({})"
+- name: others
+  expression: "',' + variables.annotations[?'divvy.dev/other-claims'].orValue('') + ','"
+- name: ofKai
+  expression: >-
+    object.spec.?schedulerName.orValue('') == '{{ .Values.enforcer.kai.schedulerName }}'
+    && ['gpu-fraction', 'gpu-memory'].exists(key, key in variables.annotations)
+- name: gets
+  expression: >-
+    variables.ofKai ? [variables.annotations[?'gpu-fraction-container-name'].orValue(object.spec.containers[0].name)]
+    : (object.spec.?containers.orValue([]) + object.spec.?initContainers.orValue([])).filter(one,
+    one.?resources.?limits.orValue({}).exists(name, name.startsWith('nvidia.com/'))
+    || one.?resources.?claims.orValue([]).exists(claim, !variables.others.contains(',' + claim.name + ','))).map(one, one.name)
+{{- end }}
+
+{{/* Node parts of the release, as a YAML list: own devices or carriers, and the enforcer. */}}
+{{- define "divvy.nodeParts" -}}
+{{- $parts := ternary (list "enforcer") (list "node") (and .Values.enforcer.enabled (not .Values.enforcer.nodeSelector)) }}
+{{- ternary (list "node" "enforcer") $parts (and .Values.enforcer.enabled (gt (len .Values.enforcer.nodeSelector) 0)) | toYaml }}
 {{- end }}

@@ -115,6 +115,7 @@ fn taint(health: Health) -> Option<DeviceTaint> {
     let (value, effect) = match health {
         Health::Well => return None,
         Health::Troubled => ("troubled", "NoSchedule"),
+        Health::Drained => ("drained", "NoSchedule"),
         Health::Silent => ("silent", "NoSchedule"),
         Health::Lost => ("lost", "NoExecute"),
     };

@@ -8,7 +8,7 @@ use super::counters;
 
 /// The granularity of a fraction's memory, on the node too: so the scheduler's sums are the agent's. The driver
 /// allocates memory in no smaller pieces.
-pub(super) const STEP: Bytes = Bytes::mib(2);
+pub(crate) const STEP: Bytes = Bytes::mib(2);
 
 /// A GPU, as far as it is published.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +51,8 @@ pub enum Health {
     Well,
     /// Something keeps it from being given out as it was told to be: a reset that is to come, instances that cannot be read.
     Troubled,
+    /// An administrator took it out of service; what is there goes on.
+    Drained,
     /// It does not answer. It may again.
     Silent,
     /// It has fallen off the bus or needs a reset: what was on it is lost.
@@ -104,6 +106,13 @@ fn gpu(listed: &v1::Gpu) -> Gpu {
         health: match &listed.lost {
             Some(lost) if lost.for_good => Health::Lost,
             Some(_) => Health::Silent,
+            None if listed
+                .out_of_service
+                .as_ref()
+                .is_some_and(|out| out.by.is_some()) =>
+            {
+                Health::Drained
+            }
             None if listed.problem.is_some() => Health::Troubled,
             None => Health::Well,
         },
@@ -272,13 +281,19 @@ mod tests {
         }
         let troubled = one(listed("shared", json!({ "problem": "a reset" })));
         assert_eq!(troubled.health, Health::Troubled);
-        let out =
-            json!({ "since": "2026-11-29T14:20:00Z", "reason": "an update", "mode": "shared" });
-        let out = json!({ "problem": "out of service", "out_of_service": out });
-        let drained = one(listed("unmanaged", out));
-        assert_eq!(
-            (drained.offer, drained.health),
-            (Offer::Parts(None), Health::Troubled)
-        );
+        for (by, health) in [
+            (json!("ada"), Health::Drained),
+            (json!(null), Health::Troubled),
+        ] {
+            let out = json!({
+                "by": by, "since": "2026-11-29T14:20:00Z", "reason": "an update", "mode": "shared",
+            });
+            let out = json!({ "problem": "out of service", "out_of_service": out });
+            let drained = one(listed("unmanaged", out));
+            assert_eq!(
+                (drained.offer, drained.health),
+                (Offer::Parts(None), health)
+            );
+        }
     }
 }

@@ -6,13 +6,16 @@ use std::time::Duration;
 
 use divvy_api::v1::{Gpu, HeldClaim};
 use jiff::Timestamp;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
 
 use crate::base::cluster;
 use crate::base::pod_request::GPU;
 use crate::carrier::assignment::{self, AssignedPod, PodDevices};
 use crate::carrier::protocol::resources::pod_resources_lister_client::PodResourcesListerClient;
-use crate::carrier::protocol::resources::{ListPodResourcesRequest, ListPodResourcesResponse};
+use crate::carrier::protocol::resources::{
+    AllocatableResourcesRequest, AllocatableResourcesResponse, ListPodResourcesRequest,
+    ListPodResourcesResponse,
+};
 use crate::carrier::share::GpuShare;
 use crate::carrier::units::Unit;
 use crate::carrier::{NAMESPACE, RESOURCE};
@@ -61,17 +64,29 @@ pub(super) fn agent_claims(seen: &NodeObservation) -> Vec<assignment::AgentClaim
         .collect()
 }
 
-pub(super) async fn list(socket: &Path) -> Result<ListPodResourcesResponse, String> {
+pub(in crate::node) async fn list(socket: &Path) -> Result<ListPodResourcesResponse, String> {
+    let answer = lister(socket).await?.list(ListPodResourcesRequest {}).await;
+    Ok(answer.map_err(|error| cluster::chain(&error))?.into_inner())
+}
+
+/// Every id of a resource that kubelet may give out.
+pub(in crate::node) async fn allocatable(
+    socket: &Path,
+) -> Result<AllocatableResourcesResponse, String> {
+    let asked = lister(socket)
+        .await?
+        .get_allocatable_resources(AllocatableResourcesRequest {})
+        .await;
+    Ok(asked.map_err(|error| cluster::chain(&error))?.into_inner())
+}
+
+async fn lister(socket: &Path) -> Result<PodResourcesListerClient<Channel>, String> {
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()));
     let endpoint = endpoint.map_err(|error| cluster::chain(&error))?;
-    let channel = endpoint
-        .connect()
-        .await
-        .map_err(|error| cluster::chain(&error))?;
-    let answer = PodResourcesListerClient::new(channel)
-        .list(ListPodResourcesRequest {})
-        .await;
-    Ok(answer.map_err(|error| cluster::chain(&error))?.into_inner())
+    let channel = endpoint.connect().await;
+    Ok(PodResourcesListerClient::new(
+        channel.map_err(|error| cluster::chain(&error))?,
+    ))
 }
 
 /// Pods with sixteenths, and the GPUs of our carriers.

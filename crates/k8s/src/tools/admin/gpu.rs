@@ -48,6 +48,30 @@ pub struct Gpu {
     dry_run: bool,
 }
 
+#[derive(ClapArgs)]
+pub struct Drain {
+    #[command(flatten)]
+    on: On,
+    /// Indices or UUIDs of GPUs on the node
+    #[arg(value_name = "GPU", required = true)]
+    gpus: Vec<String>,
+    /// Why, in a few words: shown with each pod that waits for these GPUs
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// Return them to service at this time: 18:00, 2h, 2026-11-30 or 2026-11-30T09:00:00Z
+    #[arg(long, value_name = "TIME")]
+    until: Option<String>,
+}
+
+#[derive(ClapArgs)]
+pub struct Undrain {
+    #[command(flatten)]
+    on: On,
+    /// Indices or UUIDs of GPUs on the node
+    #[arg(value_name = "GPU", required = true)]
+    gpus: Vec<String>,
+}
+
 #[derive(Subcommand)]
 pub enum Mig {
     /// Lists the MIG instances of a node, their owners and their states
@@ -81,6 +105,18 @@ impl Mode {
 }
 
 impl Gpu {
+    pub fn is_json(&self) -> bool {
+        self.on.is_json()
+    }
+}
+
+impl Drain {
+    pub fn is_json(&self) -> bool {
+        self.on.is_json()
+    }
+}
+
+impl Undrain {
     pub fn is_json(&self) -> bool {
         self.on.is_json()
     }
@@ -120,6 +156,36 @@ pub async fn gpu(args: &Gpu, client: &Client) -> Result<ExitCode, Error> {
     // A name that begins with `-` is no flag.
     words.extend(["--", args.gpu.as_str()]);
     run(&args.on, &words, client).await
+}
+
+/// Takes GPUs of a node out of service. The node's driver then taints their devices.
+///
+/// # Errors
+/// As [`gpu`].
+pub async fn drain(args: &Drain, client: &Client) -> Result<ExitCode, Error> {
+    let reason = format!("--reason={}", args.reason);
+    let until = args.until.as_ref().map(|until| format!("--until={until}"));
+    let format = args.on.format();
+    let words = ["admin", "drain", reason.as_str()].into_iter();
+    let words = words
+        .chain(until.as_deref())
+        .chain(format.as_deref())
+        .chain(["--"]);
+    let words = words.chain(args.gpus.iter().map(String::as_str));
+    run(&args.on, &words.collect::<Vec<_>>(), client).await
+}
+
+/// Returns GPUs of a node to service.
+///
+/// # Errors
+/// As [`gpu`].
+pub async fn undrain(args: &Undrain, client: &Client) -> Result<ExitCode, Error> {
+    let format = args.on.format();
+    let words = ["admin", "undrain"].into_iter().chain(format.as_deref());
+    let words = words
+        .chain(["--"])
+        .chain(args.gpus.iter().map(String::as_str));
+    run(&args.on, &words.collect::<Vec<_>>(), client).await
 }
 
 /// Lists MIG instances of a node.

@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::version;
-use crate::base::claim::DRIVER;
+use crate::base::claim::{DRIVER, TICKETS};
 use crate::base::cluster;
 use crate::base::error_output;
 use crate::base::inject::OPT_IN;
@@ -70,11 +70,19 @@ impl ClusterFacts {
         self.shares.as_ref().is_ok_and(|shares| !shares.is_empty())
     }
 
-    /// Whether nodes share GPUs by claims: all of them, or some beside carriers.
+    /// Whether nodes limit pods to the GPUs that other programs allocate.
+    pub fn by_enforcer(&self) -> bool {
+        self.has_slices(TICKETS)
+    }
+
+    /// Whether nodes share GPUs by claims: all of them, or some beside carriers and enforcers.
     pub fn by_claims(&self) -> bool {
-        let is_ours = |slice: &ResourceSlice| slice.spec.driver == DRIVER;
+        !(self.by_carriers() || self.by_enforcer()) || self.has_slices(DRIVER)
+    }
+
+    fn has_slices(&self, driver: &str) -> bool {
         let slices = self.slices.as_deref().unwrap_or_default();
-        !self.by_carriers() || slices.iter().any(is_ours)
+        slices.iter().any(|slice| slice.spec.driver == driver)
     }
 }
 
@@ -340,7 +348,7 @@ async fn access(client: &Client) -> Read<Vec<(Right, bool)>> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::base::claim::{DRIVER, FRACTION_CLASS, MEMORY_CLASS};
+    use crate::base::claim::{FRACTION_CLASS, MEMORY_CLASS};
 
     pub fn node(name: &str, kubelet: &str, runtime: &str, gpus: &str) -> Node {
         serde_json::from_value(json!({

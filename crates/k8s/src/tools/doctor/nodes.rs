@@ -18,7 +18,7 @@ const CRIO: (u32, u32) = (1, 28);
 /// The first kubelet with `resource.k8s.io/v1` on.
 const KUBELET: (u32, u32) = (1, 34);
 /// NVIDIA's DRA driver.
-const NVIDIA_DRIVER: &str = "gpu.nvidia.com";
+pub const NVIDIA_DRIVER: &str = "gpu.nvidia.com";
 /// The setting of NVIDIA's container toolkit that lets any pod take GPUs by a variable.
 const BY_VARIABLE: &str = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED";
 
@@ -59,7 +59,7 @@ fn ours(facts: &ClusterFacts) -> Result<Vec<&Node>, String> {
         .collect())
 }
 
-fn name(node: &Node) -> &str {
+pub fn name(node: &Node) -> &str {
     node.metadata.name.as_deref().unwrap_or_default()
 }
 
@@ -67,7 +67,11 @@ fn name(node: &Node) -> &str {
 pub fn node_parts(facts: &ClusterFacts) -> Vec<(&str, bool)> {
     let pods = facts.pods.as_deref().unwrap_or_default();
     pods.iter()
-        .filter(|pod| is_part(pod, &facts.system, "node"))
+        .filter(|pod| {
+            ["node", "enforcer"]
+                .iter()
+                .any(|part| is_part(pod, &facts.system, part))
+        })
         .filter_map(|pod| Some((pod.spec.as_ref()?.node_name.as_deref()?, is_ready(pod))))
         .collect()
 }
@@ -198,7 +202,7 @@ fn plugin(facts: &ClusterFacts, ours: &[&Node]) -> Row {
     }
 }
 
-fn containers(set: &DaemonSet) -> &[Container] {
+pub fn containers(set: &DaemonSet) -> &[Container] {
     let spec = set
         .spec
         .as_ref()
@@ -215,7 +219,7 @@ fn has_image(set: &DaemonSet, words: &[&str]) -> bool {
         .any(|image| words.iter().any(|word| image.contains(word)))
 }
 
-fn is_plugin(set: &DaemonSet) -> bool {
+pub fn is_plugin(set: &DaemonSet) -> bool {
     has_image(set, &["k8s-device-plugin", "nvidia-gpu-device-plugin"])
 }
 

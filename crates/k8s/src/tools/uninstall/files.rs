@@ -9,9 +9,8 @@ use std::time::Duration;
 use divvy_api::v1::{Error, ErrorCode};
 use tokio::time::{Instant, sleep};
 
-use crate::base::claim::DRIVER;
-use crate::node::is_registration_socket;
 use crate::node::reservation::registration::is_plugin_socket;
+use crate::node::{DRIVERS, is_registration_socket};
 
 /// Between two looks whether the daemon has ended. A daemon ends within seconds; so the wait is half a second too long
 /// at most.
@@ -57,12 +56,11 @@ pub async fn run(args: &Args) -> Result<String, Error> {
 
 /// A socket of the daemon or of a driver that a process still serves. Such a process would create its files again.
 fn living(root: &Path, kubelet: &Path) -> Option<String> {
-    let folder = driver_folder(kubelet);
-    let drivers = fs::read_dir(at(root, &folder))
-        .into_iter()
-        .flatten()
-        .flatten();
-    let drivers = drivers.map(|entry| folder.join(entry.file_name()));
+    let drivers = driver_folders(kubelet).into_iter().flat_map(|folder| {
+        let entries = fs::read_dir(at(root, &folder)).into_iter().flatten();
+        let names = entries.flatten().map(|entry| entry.file_name());
+        names.map(|name| folder.join(name)).collect::<Vec<_>>()
+    });
     let mut sockets = [PathBuf::from("/run/divvy/divvy.sock")]
         .into_iter()
         .chain(drivers);
@@ -70,14 +68,15 @@ fn living(root: &Path, kubelet: &Path) -> Option<String> {
     Some(living.display().to_string())
 }
 
-fn driver_folder(kubelet: &Path) -> PathBuf {
-    kubelet.join("plugins").join(DRIVER)
+fn driver_folders(kubelet: &Path) -> [PathBuf; 2] {
+    DRIVERS.map(|driver| kubelet.join("plugins").join(driver))
 }
 
 /// Removes everything of Divvy below `root`; returns the paths, as the node sees them.
 fn remove(root: &Path, kubelet: &Path, keep_state: bool) -> Result<Vec<String>, Error> {
     let mut removed = Vec::new();
-    let mut folders = vec![Path::new("/run/divvy").to_owned(), driver_folder(kubelet)];
+    let mut folders = vec![Path::new("/run/divvy").to_owned()];
+    folders.extend(driver_folders(kubelet));
     if !keep_state {
         folders.push(Path::new("/var/lib/divvy").to_owned());
     }

@@ -24,7 +24,8 @@ use crate::base::cluster::list_all;
 use crate::base::error_output;
 
 /// Labels of the node pods, by the chart.
-const NODE_PODS: &str = "app.kubernetes.io/name=divvy,app.kubernetes.io/component=node";
+const NODE_PODS: &str =
+    "app.kubernetes.io/name=divvy,app.kubernetes.io/component in (node,enforcer)";
 /// The container with the daemon's socket and the program `divvy`.
 const CONTAINER: &str = "plugin";
 /// Nodes that are asked at the same time. Each is a stream through the API server; 64 finish a thousand nodes in

@@ -301,6 +301,7 @@ fn without_a_role_a_gpu_that_could_be_cut_is_in_parts_alone() {
 fn a_gpu_that_is_not_well_is_marked_or_left_out() {
     for (health, effect) in [
         (Health::Troubled, "NoSchedule"),
+        (Health::Drained, "NoSchedule"),
         (Health::Silent, "NoSchedule"),
         (Health::Lost, "NoExecute"),
     ] {

@@ -16,8 +16,8 @@ use divvy_k8s::carrier::protocol::resources::pod_resources_lister_server::{
     PodResourcesLister, PodResourcesListerServer,
 };
 use divvy_k8s::carrier::protocol::resources::{
-    ContainerDevices, ContainerResources, ListPodResourcesRequest, ListPodResourcesResponse,
-    PodResources,
+    AllocatableResourcesRequest, AllocatableResourcesResponse, ContainerDevices,
+    ContainerResources, ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
 };
 use divvy_k8s::carrier::{NAMESPACE, RESOURCE};
 use futures_util::stream::unfold;
@@ -32,6 +32,8 @@ struct State {
     registrations: usize,
     /// Ids that the plugin lists.
     devices: BTreeSet<String>,
+    /// Ids that other plugins list, of resources of NVIDIA.
+    allocatable: Vec<String>,
     /// By namespace and name: the resource and its ids.
     pods: BTreeMap<(String, String), (String, Vec<String>)>,
 }
@@ -106,6 +108,15 @@ impl Kubelet {
         let key = (NAMESPACE.to_owned(), carrier.to_owned());
         let value = ("nvidia.com/gpu".to_owned(), vec![gpu.to_owned()]);
         self.shared.state.lock().unwrap().pods.insert(key, value);
+    }
+
+    /// NVIDIA's plugin lists these ids, and the pod gets one of them.
+    pub fn give_replica(&self, (namespace, pod): (&str, &str), id: &str, all: &[String]) {
+        let key = (namespace.to_owned(), pod.to_owned());
+        let value = ("nvidia.com/gpu.shared".to_owned(), vec![id.to_owned()]);
+        let mut state = self.shared.state.lock().unwrap();
+        state.pods.insert(key, value);
+        state.allocatable = all.to_vec();
     }
 
     /// GPUs that carriers have.
@@ -288,6 +299,19 @@ impl Registration for Shared {
 
 #[tonic::async_trait]
 impl PodResourcesLister for Shared {
+    async fn get_allocatable_resources(
+        &self,
+        _: Request<AllocatableResourcesRequest>,
+    ) -> Result<Response<AllocatableResourcesResponse>, Status> {
+        let devices = ContainerDevices {
+            resource_name: "nvidia.com/gpu.shared".to_owned(),
+            device_ids: self.state.lock().unwrap().allocatable.clone(),
+        };
+        Ok(Response::new(AllocatableResourcesResponse {
+            devices: vec![devices],
+        }))
+    }
+
     async fn list(
         &self,
         _: Request<ListPodResourcesRequest>,

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use divvy_k8s::base::claim::DRIVER;
 use divvy_k8s::carrier::share::definition;
 use divvy_k8s::node::protocol::health::HealthStatus;
 use divvy_k8s::node::registration_socket;
@@ -16,7 +17,7 @@ async fn kubelets_percent_encoded_authority_is_taken_because_of_the_at_in_the_so
     let mut node = Node::new("a100-80gb:1");
     node.start_driver(&node.machine.agent_socket());
     node.kubelet.register().await;
-    let socket = registration_socket(&node.machine.kubelet_dir(), None);
+    let socket = registration_socket(&node.machine.kubelet_dir(), DRIVER, None);
     let kubelets = authority(&socket);
     assert!(kubelets.starts_with("%2Ftmp%2F") && kubelets.ends_with("%2Fgpu.divvy.dev@reg.sock"));
     let Answer::Info(info) = get_info(&socket, &kubelets).await else {
@@ -59,7 +60,7 @@ async fn a_swept_registry_and_a_restarted_kubelet_find_the_driver_again() {
         assert_eq!(again.prepared(&claim).await, devices);
     }
     // And one that was put there by somebody else is replaced.
-    let socket = registration_socket(&node.machine.kubelet_dir(), None);
+    let socket = registration_socket(&node.machine.kubelet_dir(), DRIVER, None);
     let elsewhere = node.machine.path().join("other.sock");
     let _other = std::os::unix::net::UnixListener::bind(&elsewhere).unwrap();
     fs::rename(&elsewhere, &socket).unwrap();

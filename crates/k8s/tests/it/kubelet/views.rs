@@ -410,3 +410,42 @@ fn promtool(page: &str) {
         .collect();
     assert_eq!(found, [""; 0]);
 }
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_gpu_that_is_out_of_service_is_tainted_and_keeps_its_claims() {
+    let (node, driver) = Node::served("a100-80gb:2").await;
+    node_pod(&node);
+    let gpu = node.gpu(1).await;
+    let claim = node.allocate("train", &[(&gpu, Some("20Gi"))]);
+    driver.prepare(&claim).await.unwrap();
+    let taint = async || {
+        let devices = node.devices().await;
+        let device = devices.into_iter().find(|device| device["name"] == *gpu);
+        device.unwrap()["taints"][0]["value"].clone()
+    };
+    let said = run(
+        &node,
+        &["admin", "drain", NODE, "1", "--reason", "an update"],
+    );
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    until("the device is tainted", async || {
+        (taint().await == "drained").then_some(())
+    })
+    .await;
+    node.is_sound(&[&claim]).await;
+    // What is placed there all the same waits, with the reason.
+    let late = node.allocate("late", &[(&gpu, Some("20Gi"))]);
+    let refused = driver.prepare(&late).await.unwrap_err();
+    assert!(refused.contains("an update"), "{refused}");
+    let said = run(&node, &["admin", "undrain", NODE, "1"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    until("the taint is taken back", async || {
+        taint().await.is_null().then_some(())
+    })
+    .await;
+    driver.prepare(&late).await.unwrap();
+    assert_eq!(
+        run(&node, &["admin", "drain", NODE, "9", "--reason", "x"]).code,
+        Some(3)
+    );
+}
