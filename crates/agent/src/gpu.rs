@@ -60,7 +60,7 @@ pub struct Device {
     pub unmanaged: Vec<u32>,
     /// The largest of them, by user and program.
     pub outside: Vec<OutsideProcess>,
-    /// Who may hold the memory that the driver lists for no process.
+    /// The job that may hold the memory that the driver lists for no process.
     pub unlisted_holder: Option<UnlistedHolder>,
     pub ledger_error: LedgerError,
     /// It is powered down, and its figures are the last known.
@@ -69,7 +69,7 @@ pub struct Device {
     pub reports_process_memory: bool,
     /// It does not answer ([`Gpu::away`]) and will not: at the last look it had fallen off the bus, or needed a reset.
     pub is_lost: bool,
-    /// It is one of those that the daemon serves; others are only seen.
+    /// The daemon serves it; it only shows other GPUs.
     pub is_managed: bool,
     /// Why no job starts there, while it is out of service. [`Device::apply_mode`] follows a change.
     pub out: Option<OutOfService>,
@@ -253,7 +253,7 @@ impl Device {
         }
     }
 
-    /// Takes over who may hold memory that the driver lists for no process. Returns whether a plan depends on the change:
+    /// Takes over which job may hold memory that the driver lists for no process. Returns whether a plan depends on the change:
     /// the reasons of waiting jobs name the job.
     pub fn set_unlisted_holder(&mut self, holder: Option<UnlistedHolder>) -> bool {
         self.unlisted_holder = holder;

@@ -614,7 +614,7 @@ mod tests {
         found.sort_unstable();
         let expected = [(0, 550_000, 0), (250, 250_000, 0), (500, 200_000, 200_000)];
         assert_eq!(found, expected);
-        // Other users than those who see all jobs see no idle energy.
+        // Only users that see all jobs see idle energy.
         let mut idle = 0;
         let take = |row| idle += u32::from(matches!(row, crate::model::usage::UsageRow::Idle(_)));
         usage_between(&path, window, Some(1000), take).unwrap();

@@ -276,7 +276,7 @@ fn note(gpu: &Gpu, view: View) -> String {
         .join("; ")
 }
 
-/// Who may hold what no listed process does.
+/// The job that may hold what no listed process does.
 fn holder(gpu: &Gpu) -> String {
     let Some(holder) = &gpu.memory_unlisted_holder else {
         return String::new();

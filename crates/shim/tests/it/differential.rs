@@ -31,7 +31,7 @@ enum Words {
     Usual,
     /// With multicast objects, green contexts, descriptors without a mark, and further processes.
     Wide,
-    /// Those about contexts and external memory alone.
+    /// Calls about contexts and external memory alone.
     External,
 }
 

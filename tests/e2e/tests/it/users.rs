@@ -319,7 +319,7 @@ mod exhaustive {
     /// Programs that take 6 GiB in a slice of 2 GiB and give them back, with a pattern of this seed each: how long they hold
     /// them and how long they pause, by the daemon's heartbeat or blindly.
     const PROGRAMS: u64 = 200;
-    /// Those that run at one time: two for each GPU.
+    /// Programs that run at one time: two for each GPU.
     const AT_ONCE: u64 = 16;
 
     #[test]

@@ -374,7 +374,7 @@ fn hamis_allocation_is_exact_and_counts_above_kubelets_ids() {
     }
     let instance = of(&of_hami("GPU-1[0-1],NVIDIA,3000,0:;", "node-a"));
     assert!(matches!(instance, Err(Refused::HamiInstance(_))));
-    // Without an id of HAMi's plugin, an annotation is the words of whoever made the pod.
+    // Without an id of HAMi's plugin, an annotation is the words of the pod's user.
     let mut forged = of_hami(&text, "node-a");
     forged.ids.clear();
     assert!(matches!(of(&forged), Err(Refused::NoDevice(_))));
