@@ -109,34 +109,6 @@ fn tests_of_two_workers_have_slices_by_their_marks_and_their_peaks() {
     assert_eq!(left.count(), 0, "a session left its folder");
 }
 
-#[test]
-fn a_killed_session_leaves_no_private_daemon_and_no_slice() {
-    let home = Home::new("a100-80gb:1");
-    let waits = "import pathlib, time\n\
-        def test_waits():\n    pathlib.Path('begun').touch()\n    time.sleep(600)\n";
-    fs::write(home.scratch().join("test_waits.py"), waits).expect("the folder is ours");
-    let mut command = session(&home, &["-n", "1", "--divvy-sim", "a100-80gb:1"]);
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    let mut pytest = command.spawn().expect("Python starts");
-    let begun = home.scratch().join("begun");
-    until("the test runs", || begun.exists().then_some(()));
-    let folder = sessions(&home);
-    let count = || fs::read_dir(&folder).expect("it is there").count();
-    assert_eq!(count(), 1);
-    kill(&mut pytest);
-    until("the keeper has removed the session's folder", || {
-        (count() == 0).then_some(())
-    });
-    let text = folder.to_str().expect("a plain path");
-    let alive = || {
-        let list = Command::new("pgrep").args(["-f", text]).output_bounded();
-        list.expect("pgrep is there").stdout
-    };
-    until("no process of the session is left", || {
-        alive().is_empty().then_some(())
-    });
-}
-
 fn kill(child: &mut Child) {
     child.kill().expect("it is our child");
     let _ = child.wait_bounded();
@@ -218,6 +190,34 @@ mod exhaustive {
         )]
         let output = bounded_for(PATIENCE, "the sessions end", || command.output());
         CommandOutput::new(format!("{command:?}"), &output.expect("Python starts"))
+    }
+
+    #[test]
+    fn a_killed_session_leaves_no_private_daemon_and_no_slice() {
+        let home = Home::new("a100-80gb:1");
+        let waits = "import pathlib, time\n\
+            def test_waits():\n    pathlib.Path('begun').touch()\n    time.sleep(600)\n";
+        fs::write(home.scratch().join("test_waits.py"), waits).expect("the folder is ours");
+        let mut command = session(&home, &["-n", "1", "--divvy-sim", "a100-80gb:1"]);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut pytest = command.spawn().expect("Python starts");
+        let begun = home.scratch().join("begun");
+        until("the test runs", || begun.exists().then_some(()));
+        let folder = sessions(&home);
+        let count = || fs::read_dir(&folder).expect("it is there").count();
+        assert_eq!(count(), 1);
+        kill(&mut pytest);
+        until("the keeper has removed the session's folder", || {
+            (count() == 0).then_some(())
+        });
+        let text = folder.to_str().expect("a plain path");
+        let alive = || {
+            let list = Command::new("pgrep").args(["-f", text]).output_bounded();
+            list.expect("pgrep is there").stdout
+        };
+        until("no process of the session is left", || {
+            alive().is_empty().then_some(())
+        });
     }
 
     #[test]

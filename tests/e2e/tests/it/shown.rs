@@ -30,13 +30,14 @@ const ELSEWHERE: [&str; 14] = [
     "tar",
 ];
 /// Pages whose commands need a cluster, an engine, a server or a GPU; their flags are looked up in the help all the same.
-const OTHER_MACHINES: [&str; 10] = [
+const OTHER_MACHINES: [&str; 11] = [
     "clearml.md",
     "containers.md",
     "hardware.md",
     "jupyterhub.md",
     "kuberay.md",
     "kubernetes.md",
+    "kubernetes-gpu-operator.md",
     "kubernetes-monitoring.md",
     "kubernetes-packing.md",
     "kubernetes-teams.md",
