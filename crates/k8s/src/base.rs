@@ -5,6 +5,7 @@ pub mod cluster;
 pub mod error_output;
 pub mod inject;
 pub(crate) mod metrics;
+pub mod objects;
 pub mod pod_request;
 pub mod quantity;
 pub mod role;

@@ -24,6 +24,8 @@ pub const DRIVER: &str = "gpu.divvy.dev";
 /// allocated. KAI counts a claim or a ResourceSlice as GPUs if the name of its class or driver contains `gpu`
 /// (`IsGPUDeviceClass` in pkg/common/resources/dra.go, KAI d5bc503), so this name does not.
 pub const TICKETS: &str = "limit.divvy.dev";
+/// NVIDIA's DRA driver of GPUs.
+pub const NVIDIA_DRIVER: &str = "gpu.nvidia.com";
 /// Parts of GPUs, and whole ones.
 pub const FRACTION_CLASS: &str = "fraction.gpu.divvy.dev";
 /// Whatever can serve a request by memory: parts of GPUs, and MIG instances of plain profiles.

@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 
 use super::node_affinity::required;
 use super::{GATE, NAMESPACE, RESOURCE};
+use crate::base::objects::containers;
 use crate::base::pod_request::GPU;
 use crate::base::sharing::CarrierNodes;
 
@@ -151,12 +152,8 @@ pub fn is_gated(spec: &PodSpec) -> bool {
 
 /// How many sixteenths its containers list, all together; `None` where that is none, or more than a GPU has.
 pub fn units(spec: &PodSpec) -> Option<u8> {
-    let containers = spec
-        .containers
-        .iter()
-        .chain(spec.init_containers.iter().flatten());
     let limits =
-        containers.filter_map(|one| one.resources.as_ref()?.limits.as_ref()?.get(RESOURCE));
+        containers(spec).filter_map(|one| one.resources.as_ref()?.limits.as_ref()?.get(RESOURCE));
     let sum: u64 = limits
         .map(|count| count.0.parse::<u64>().unwrap_or(u64::MAX >> 8))
         .sum();

@@ -11,6 +11,7 @@ use kube::ResourceExt as _;
 
 use super::classes::classes_of;
 use crate::base::claim::{DRIVER, limited_to};
+use crate::base::objects::allocated;
 use crate::base::slices::{FRACTION, MEMORY, MIG, TYPE, bytes};
 
 /// A GPU that is given out in parts, or as a whole.
@@ -95,12 +96,7 @@ impl ClaimFacts {
                 .flat_map(|all| all.requests.iter().flatten())
         };
         let classes: Vec<String> = requests().flat_map(classes_of).collect();
-        let status = claim.status.as_ref();
-        let allocation = status.and_then(|status| status.allocation.as_ref());
-        let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
-        let results = devices.and_then(|devices| devices.results.as_ref());
-        let results = results.into_iter().flatten();
-        let ours = results.filter(|result| result.driver == DRIVER);
+        let ours = allocated(claim).filter(|result| result.driver == DRIVER);
         let held = ours.map(|result| {
             let consumed = result.consumed_capacity.as_ref();
             let memory = consumed.and_then(|all| all.get(MEMORY));

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use kube::ResourceExt as _;
 
+use crate::base::objects::has_ended;
 use crate::base::quantity::Quantity;
 
 /// Namespace and name of an object.
@@ -42,11 +43,10 @@ impl PodFacts {
     /// `None` for a pod that has ended, or that is none.
     pub fn of(pod: &Pod) -> Option<Self> {
         let spec = pod.spec.as_ref()?;
-        let status = pod.status.as_ref();
-        let phase = status.and_then(|status| status.phase.as_deref());
-        if matches!(phase, Some("Succeeded" | "Failed")) {
+        if has_ended(pod) {
             return None;
         }
+        let status = pod.status.as_ref();
         let namespace = pod.namespace().unwrap_or_default();
         let made = status.and_then(|status| status.resource_claim_statuses.as_ref());
         let made = |name: &str| {

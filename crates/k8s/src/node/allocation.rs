@@ -15,6 +15,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::Value;
 
 use crate::base::claim::{COMPUTE_PARAMETER, DRIVER, TICKETS};
+use crate::base::objects::allocated;
 use crate::base::slices::{self, DeviceAllocation, MEMORY, NoDevice};
 use crate::node::protocol::dra;
 
@@ -156,11 +157,8 @@ pub(super) fn results<'c>(
     drivers: &[&'static str],
 ) -> Result<Vec<&'c DeviceRequestAllocationResult>, Unprepared> {
     let allocation = claim.status.as_ref().and_then(|it| it.allocation.as_ref());
-    let devices = allocation.ok_or(Unprepared::NotAllocated)?.devices.as_ref();
-    let results = devices.and_then(|devices| devices.results.as_deref());
-    let ours: Vec<_> = results
-        .unwrap_or_default()
-        .iter()
+    allocation.ok_or(Unprepared::NotAllocated)?;
+    let ours: Vec<_> = allocated(claim)
         .filter(|result| drivers.contains(&result.driver.as_str()))
         .collect();
     if ours.is_empty() {

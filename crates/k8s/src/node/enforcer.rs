@@ -29,6 +29,7 @@ use serde_json::Value;
 use super::agent::Agent;
 use super::events::Events;
 use super::reservation::observation;
+use crate::base::claim::NVIDIA_DRIVER;
 use crate::base::cluster;
 use grant::{Facts, Grant, Refused, TICKET};
 
@@ -104,18 +105,15 @@ impl Enforcer {
         if claim_name(&pod, TICKET) != Some(name) {
             return Err(EnforceError::Second(name.to_owned()));
         }
-        Ok(grant::of(&self.facts(pod, agent).await?)?)
+        Ok(grant::of(&self.facts(pod, usable(agent).await?).await?)?)
     }
 
-    /// The facts about a pod of this node, as far as it has to do with them.
-    async fn facts(&self, pod: Pod, agent: &Agent) -> Result<Facts, EnforceError> {
-        let gpus = agent.gpus().await?.into_iter();
+    /// The facts about a pod of this node, as far as it has to do with them; `gpus`: the [`usable`] bytes.
+    async fn facts(&self, pod: Pod, gpus: BTreeMap<String, u64>) -> Result<Facts, EnforceError> {
         let mut facts = Facts {
             node: self.node.clone(),
             kai: self.kai.clone(),
-            gpus: gpus
-                .map(|gpu| (gpu.uuid, gpu.memory_usable_bytes))
-                .collect(),
+            gpus,
             pod,
             ..Facts::default()
         };
@@ -125,12 +123,8 @@ impl Enforcer {
         }
         (facts.claims, facts.extended) = self.claims(&facts.pod).await?;
         let all = facts.claims.values().chain(&facts.extended);
-        if all
-            .flat_map(|claim| nvidia::results(claim, nvidia::DRIVER))
-            .next()
-            .is_some()
-        {
-            let fields = format!("spec.driver={},spec.nodeName={}", nvidia::DRIVER, self.node);
+        if all.flat_map(nvidia::results).next().is_some() {
+            let fields = format!("spec.driver={},spec.nodeName={}", NVIDIA_DRIVER, self.node);
             let slices: Api<ResourceSlice> = Api::all(self.client.clone());
             let listed = slices.list(&ListParams::default().fields(&fields)).await;
             facts.slices = listed.map_err(unread("NVIDIA's ResourceSlices"))?.items;
@@ -225,6 +219,14 @@ impl Enforcer {
         let listed = pods.list(&of_node).await;
         Ok(listed.map_err(unread("KAI's reservation pods"))?.items)
     }
+}
+
+/// Usable bytes of the daemon's GPUs, by UUID.
+async fn usable(agent: &Agent) -> Result<BTreeMap<String, u64>, v1::Error> {
+    let gpus = agent.gpus().await?.into_iter();
+    Ok(gpus
+        .map(|gpu| (gpu.uuid, gpu.memory_usable_bytes))
+        .collect())
 }
 
 /// The name of the claim that has this name in the pod.

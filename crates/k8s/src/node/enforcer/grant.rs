@@ -5,7 +5,7 @@
 //! ```
 //! Each source has a function from the same facts to parts. What becomes of the parts does not depend on the source.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use divvy_api::v1::ClaimDevice;
 use divvy_core::units::Bytes;
@@ -14,6 +14,7 @@ use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use serde_json::Value;
 
 use super::{hami, kai, nvidia};
+use crate::base::objects;
 use crate::base::pod_request::Fraction;
 use crate::base::slices::STEP;
 
@@ -182,14 +183,9 @@ impl Amount {
     }
 }
 
-/// All containers of a pod that kubelet starts with devices.
+/// The containers of a pod.
 pub(super) fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
-    let spec = pod.spec.iter();
-    spec.flat_map(|spec| {
-        spec.containers
-            .iter()
-            .chain(spec.init_containers.iter().flatten())
-    })
+    pod.spec.iter().flat_map(objects::containers)
 }
 
 /// An annotation of the pod.
@@ -200,10 +196,9 @@ pub(super) fn annotation<'p>(pod: &'p Pod, key: &str) -> Option<&'p str> {
 
 /// Whether the pod has a ticket.
 pub(super) fn has_ticket(pod: &Pod) -> bool {
-    let claims = pod
+    let mut claims = pod
         .spec
         .iter()
         .flat_map(|spec| spec.resource_claims.iter().flatten());
-    let names: BTreeSet<&str> = claims.map(|claim| claim.name.as_str()).collect();
-    names.contains(TICKET)
+    claims.any(|claim| claim.name == TICKET)
 }

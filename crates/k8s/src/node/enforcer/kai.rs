@@ -110,8 +110,7 @@ fn reserved(group: &str, reservations: &[Pod], node: &str) -> Result<String, Mis
         group: group.to_owned(),
         node: node.to_owned(),
     })?;
-    let annotations = pod.metadata.annotations.as_ref();
-    let uuid = annotations.and_then(|all| all.get(RESERVED));
-    uuid.cloned()
+    let uuid = annotation(pod, RESERVED);
+    uuid.map(str::to_owned)
         .ok_or_else(|| Misplaced::NoUuid(group.to_owned()))
 }

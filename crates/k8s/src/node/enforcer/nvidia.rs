@@ -12,14 +12,13 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Container;
 use k8s_openapi::api::resource::v1::{Device, DeviceRequestAllocationResult, ResourceClaim};
 
-use super::grant::{Amount, Facts, Part, Refused, TICKET, annotation, containers};
+use super::grant::{Amount, Facts, Part, Refused, annotation, containers};
 use super::kai;
-use crate::base::claim::TICKETS;
+use crate::base::claim::{NVIDIA_DRIVER, TICKETS};
+use crate::base::objects::allocated;
 use crate::base::pod_request::{FRACTION, MEMORY};
 use crate::base::quantity::bytes;
 
-/// NVIDIA's DRA driver of GPUs.
-pub const DRIVER: &str = "gpu.nvidia.com";
 /// The annotation with the pod's claims that are no GPUs, by name and separated by commas.
 pub const OTHERS: &str = "divvy.dev/other-claims";
 /// The extended resources of NVIDIA begin so.
@@ -44,15 +43,9 @@ pub struct OfPlugin {
     pub instances: bool,
 }
 
-/// The claim's devices of a driver.
-pub fn results<'c>(
-    claim: &'c ResourceClaim,
-    driver: &'c str,
-) -> impl Iterator<Item = &'c DeviceRequestAllocationResult> {
-    let allocation = claim.status.iter().flat_map(|status| &status.allocation);
-    let devices = allocation.flat_map(|allocation| &allocation.devices);
-    let results = devices.flat_map(|devices| devices.results.iter().flatten());
-    results.filter(move |result| result.driver == driver)
+/// The claim's devices of NVIDIA's driver.
+pub fn results(claim: &ResourceClaim) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
+    allocated(claim).filter(|result| result.driver == NVIDIA_DRIVER)
 }
 
 /// No container has a claim of NVIDIA's driver itself, and each has its claims of other drivers. NVIDIA's CDI device
@@ -62,16 +55,16 @@ pub fn results<'c>(
 /// Names the claim.
 pub fn check_names(facts: &Facts) -> Result<(), Refused> {
     let named = |container: &Container, claim: &str| {
-        let claims = container
+        let mut claims = container
             .resources
             .iter()
             .flat_map(|it| it.claims.iter().flatten());
-        claims.into_iter().any(|one| one.name == claim)
+        claims.any(|one| one.name == claim)
     };
-    for (name, claim) in facts.claims.iter().filter(|(name, _)| *name != TICKET) {
+    for (name, claim) in &facts.claims {
         let mut holders = containers(&facts.pod).filter(|container| named(container, name));
         let first = holders.next();
-        match (results(claim, DRIVER).next(), first) {
+        match (results(claim).next(), first) {
             (Some(_), Some(container)) => {
                 return Err(Refused::Direct {
                     container: container.name.clone(),
@@ -92,9 +85,7 @@ pub fn check_names(facts: &Facts) -> Result<(), Refused> {
 }
 
 fn driver_of(claim: &ResourceClaim) -> Option<String> {
-    let allocation = claim.status.as_ref()?.allocation.as_ref()?;
-    let results = allocation.devices.as_ref()?.results.as_ref()?;
-    let mut others = results.iter().filter(|result| result.driver != TICKETS);
+    let mut others = allocated(claim).filter(|result| result.driver != TICKETS);
     others.next().map(|result| result.driver.clone())
 }
 
@@ -105,7 +96,7 @@ fn driver_of(claim: &ResourceClaim) -> Option<String> {
 pub fn claims(facts: &Facts) -> Result<OfClaims, Refused> {
     let mut found = OfClaims::default();
     for (name, claim) in &facts.claims {
-        for result in results(claim, DRIVER) {
+        for result in results(claim) {
             let pods = claim
                 .status
                 .iter()
@@ -119,16 +110,13 @@ pub fn claims(facts: &Facts) -> Result<OfClaims, Refused> {
             match part(facts, result)? {
                 Some(part) => found.parts.push(part),
                 // The name that NVIDIA's driver makes of the claim and the device (cmd/gpu-kubelet-plugin/cdi.go).
-                None => (found.passed).push(format!("k8s.{DRIVER}/claim={uid}-{}", result.device)),
+                None => (found.passed)
+                    .push(format!("k8s.{NVIDIA_DRIVER}/claim={uid}-{}", result.device)),
             }
         }
     }
     // Kubelet adds NVIDIA's CDI device to containers with extended resources, whether Divvy likes it or not.
-    for result in facts
-        .extended
-        .iter()
-        .flat_map(|claim| results(claim, DRIVER))
-    {
+    for result in facts.extended.iter().flat_map(results) {
         let limited = part(facts, result)?.filter(|part| !part.amount.is_whole());
         if limited.is_some() {
             return Err(Refused::Direct {

@@ -10,8 +10,9 @@ use kube::api::ListParams;
 use tokio::time::sleep;
 
 use super::grant::{self, has_ticket};
-use super::{EnforceError, Enforcer};
+use super::{EnforceError, Enforcer, usable};
 use crate::base::cluster;
+use crate::base::objects::has_ended;
 use crate::node::agent::Agent;
 use crate::node::events::{EventTarget, Events, Kind};
 
@@ -51,13 +52,14 @@ async fn look(enforcer: &Enforcer, agent: &Agent) -> Result<Vec<(Pod, String)>, 
         .list(&of_node)
         .await
         .map_err(super::unread("the node's pods"))?;
+    let gpus = usable(agent).await?;
     let mut found = Vec::new();
     for pod in pods
         .items
         .into_iter()
-        .filter(|pod| is_alive(pod) && !has_ticket(pod))
+        .filter(|pod| !has_ended(pod) && !has_ticket(pod))
     {
-        let facts = match enforcer.facts(pod.clone(), agent).await {
+        let facts = match enforcer.facts(pod.clone(), gpus.clone()).await {
             Ok(facts) => facts,
             Err(error) => {
                 tracing::debug!("cannot look into a pod: {}", cluster::chain(&error));
@@ -77,14 +79,6 @@ async fn look(enforcer: &Enforcer, agent: &Agent) -> Result<Vec<(Pod, String)>, 
         }
     }
     Ok(found)
-}
-
-fn is_alive(pod: &Pod) -> bool {
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    !matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 async fn tell(events: &Events, pod: &Pod, held: &str) {

@@ -6,14 +6,14 @@ use std::fmt;
 use k8s_openapi::api::core::v1::{Node, Pod};
 
 use super::facts::ClusterFacts;
-use super::nodes::{NVIDIA_DRIVER, containers, is_plugin, name};
+use super::nodes::{containers, is_plugin, name};
 use super::{Row, Status};
-use crate::base::claim::{DRIVER, TICKETS};
+use crate::base::claim::{DRIVER, NVIDIA_DRIVER, TICKETS};
 use crate::base::error_output::few;
 
 /// HAMi's plugin writes its GPUs there (pkg/device/nvidia/device.go, HAMi 4707fb0).
 const HAMI: &str = "hami.io/node-nvidia-register";
-/// The label by which NVIDIA's MIG manager is told a node's instances, and the one with what became of it.
+/// The label that tells NVIDIA's MIG manager which instances a node has, and the label in which the manager reports.
 const MIG_CONFIG: [&str; 2] = ["nvidia.com/mig.config", "nvidia.com/mig.config.state"];
 /// The number of replicas of each GPU, as NVIDIA's feature discovery writes it.
 const REPLICAS: &str = "nvidia.com/gpu.replicas";
@@ -91,13 +91,14 @@ pub fn row(facts: &ClusterFacts) -> Row {
         Ok(nodes) => nodes,
         Err(why) => return Row::unknown(CHECK, READ, why),
     };
-    let (mut found, mut wrong) = (Vec::new(), Vec::new());
+    let (mut found, mut wrong, mut has_replicas) = (Vec::new(), Vec::new(), false);
     for node in nodes {
         let (allocator, now) = (allocator(node, facts), mode(node, facts));
         if allocator == Allocator::Nothing && now == Mode::None {
             continue;
         }
         let fits = allocator.fits();
+        has_replicas |= allocator == Allocator::Replicas;
         found.push(format!("{}: {allocator}: {fits}", name(node)));
         if now != Mode::None && now != fits {
             wrong.push(format!("{} is in mode {now}, and {fits} fits", name(node)));
@@ -115,7 +116,7 @@ pub fn row(facts: &ClusterFacts) -> Row {
         );
     }
     let by_cdi = by_cdi(facts);
-    if by_cdi.is_empty() || !found.iter().any(|one| one.contains("replicas")) {
+    if by_cdi.is_empty() || !has_replicas {
         return row;
     }
     row.but(

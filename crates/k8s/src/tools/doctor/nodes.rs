@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{Container, Node, Pod};
 use super::facts::ClusterFacts;
 use super::version::parse;
 use super::{Row, Status};
+use crate::base::claim::NVIDIA_DRIVER;
 use crate::base::error_output::few;
 use crate::tools::admin::nodes::{Pool, plugin_gpus};
 
@@ -17,8 +18,6 @@ const CONTAINERD: (u32, u32) = (2, 0);
 const CRIO: (u32, u32) = (1, 28);
 /// The first kubelet with `resource.k8s.io/v1` on.
 const KUBELET: (u32, u32) = (1, 34);
-/// NVIDIA's DRA driver.
-pub const NVIDIA_DRIVER: &str = "gpu.nvidia.com";
 /// The setting of NVIDIA's container toolkit that lets any pod take GPUs by a variable.
 const BY_VARIABLE: &str = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED";
 

@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::facts::ClusterFacts;
 use super::{Row, Status};
 use crate::base::error_output::few;
+use crate::base::objects::has_ended;
 use crate::base::pod_request::FRACTION_LABEL;
 use crate::tools::submit::object::is_held;
 
@@ -21,17 +22,9 @@ pub fn called(pod: &Pod) -> String {
     )
 }
 
-fn is_over(pod: &Pod) -> bool {
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
-}
-
 fn living(facts: &ClusterFacts, wanted: impl Fn(&Pod) -> bool) -> Vec<String> {
     let pods = facts.pods.as_deref().unwrap_or_default();
-    let these = pods.iter().filter(|pod| !is_over(pod) && wanted(pod));
+    let these = pods.iter().filter(|pod| !has_ended(pod) && wanted(pod));
     these.map(called).collect()
 }
 

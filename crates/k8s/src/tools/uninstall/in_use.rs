@@ -11,6 +11,7 @@ use kube::api::{Api, ListParams};
 use crate::base::claim::DRIVER;
 use crate::base::cluster::for_each;
 use crate::base::error_output;
+use crate::base::objects::allocated;
 use crate::carrier::{LABEL, pod::units};
 
 /// Pods that a text names; the others are counted. A longer list would not fit a screen.
@@ -37,9 +38,7 @@ fn of_claim(claim: &ResourceClaim) -> Vec<String> {
     let Some(status) = &claim.status else {
         return Vec::new();
     };
-    let devices = status.allocation.iter().flat_map(|one| &one.devices);
-    let mut results = devices.flat_map(|devices| devices.results.iter().flatten());
-    if !results.any(|result| result.driver == DRIVER) {
+    if !allocated(claim).any(|result| result.driver == DRIVER) {
         return Vec::new();
     }
     let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();

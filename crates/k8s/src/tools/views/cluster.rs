@@ -17,6 +17,7 @@ use super::fraction::{self, Held};
 use super::objects::{Allocations, Objects};
 use crate::base::claim::DRIVER;
 use crate::base::inject::{ASKED, CLAIM, parse_request};
+use crate::base::objects::{allocated, has_ended};
 use crate::base::pod_request::Size;
 use crate::base::slices::{FRACTION, MEMORY, MIG, TYPE, bytes};
 use crate::controller::capacity::{capacity, held, newest};
@@ -167,11 +168,7 @@ fn published(device: &Device) -> Published<'_> {
 
 /// The claim's devices of this driver.
 fn results(claim: &ResourceClaim) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
-    let allocation = claim.status.as_ref().and_then(|it| it.allocation.as_ref());
-    let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
-    let results = devices.and_then(|devices| devices.results.as_ref());
-    let results = results.into_iter().flatten();
-    results.filter(|result| result.driver == DRIVER)
+    allocated(claim).filter(|result| result.driver == DRIVER)
 }
 
 fn consumed(result: &DeviceRequestAllocationResult) -> Option<u64> {
@@ -473,11 +470,13 @@ fn row(
     if claims.is_empty() && !claims_later {
         return None;
     }
+    if has_ended(pod) {
+        return None;
+    }
     let status = pod.status.as_ref();
     let phase = status.and_then(|status| status.phase.as_deref());
     let has_devices = claims.iter().any(|claim| results(claim).next().is_some());
     let state = match phase {
-        Some("Succeeded" | "Failed") => return None,
         _ if pod.metadata.deletion_timestamp.is_some() => "stopping",
         Some("Running") => "running",
         _ if has_devices => "starting",

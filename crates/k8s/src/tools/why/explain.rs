@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::facts::{Facts, Quota, Subject, in_gpus};
 use crate::base::claim::DRIVER;
 use crate::base::inject::OPT_IN;
+use crate::base::objects::allocated;
 use crate::base::pod_request::{FRACTION, Steps, parse_pod_request};
 use crate::base::slices::{MEMORY, inventory_of};
 use crate::controller::capacity::{self, ClaimFacts, capacity};
@@ -592,10 +593,7 @@ fn lost(node: &str, why: &str) -> Finding {
 
 /// `gpu-0 (19.8 GiB)`, for each device of a claim.
 fn placed(claim: Option<&ResourceClaim>) -> String {
-    let allocation = claim.and_then(|claim| claim.status.as_ref()?.allocation.as_ref());
-    let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
-    let results = devices.and_then(|devices| devices.results.as_ref());
-    let devices = results.into_iter().flatten().map(|result| {
+    let devices = claim.into_iter().flat_map(allocated).map(|result| {
         let memory = result
             .consumed_capacity
             .as_ref()
