@@ -296,7 +296,6 @@ mod tests {
     use super::*;
     use divvy_core::{GpuUuid, reconcile};
 
-    use crate::gpu::health::DriverHealth;
     use crate::gpu::mig::GpuMigState;
 
     /// A sample of a GPU in MIG mode that offers this.
@@ -306,17 +305,6 @@ mod tests {
             pending: true,
         };
         let observed = ObservedGpu {
-            uuid: GpuUuid::from_bytes([1; 16]),
-            index: 0,
-            model: "A100".into(),
-            bus: "00000000:07:00.0".into(),
-            total: Bytes::gib(40),
-            reserved: Bytes::ZERO,
-            used: Bytes::ZERO,
-            utilization_percent: None,
-            temperature_celsius: None,
-            utilization: None,
-            processes: Vec::new(),
             mig: Some(GpuMigState {
                 mode: on,
                 capabilities: offer,
@@ -324,8 +312,7 @@ mod tests {
                 instances: Vec::new(),
                 error: None,
             }),
-            health: DriverHealth::default(),
-            asleep: false,
+            ..ObservedGpu::idle(GpuUuid::from_bytes([1; 16]), 0)
         };
         GpuSample {
             observed,

@@ -80,28 +80,11 @@ impl EnergyMeter {
 
 #[cfg(test)]
 mod tests {
-    use divvy_core::Bytes;
-
     use super::*;
-    use crate::gpu::health::DriverHealth;
 
     fn gpu(index: u32) -> ObservedGpu {
-        ObservedGpu {
-            uuid: GpuUuid::from_bytes([u8::try_from(index).unwrap(); 16]),
-            index,
-            model: "L4".to_owned(),
-            bus: String::new(),
-            total: Bytes::gib(24),
-            reserved: Bytes::ZERO,
-            used: Bytes::ZERO,
-            utilization_percent: None,
-            temperature_celsius: None,
-            utilization: None,
-            processes: Vec::new(),
-            mig: None,
-            health: DriverHealth::default(),
-            asleep: false,
-        }
+        let uuid = GpuUuid::from_bytes([u8::try_from(index).unwrap(); 16]);
+        ObservedGpu::idle(uuid, index)
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub struct ObservedGpu {
     pub used: Bytes,
     pub utilization_percent: Option<u32>,
     pub temperature_celsius: Option<u32>,
-    /// What was done on it, where it was asked this time and is told.
+    /// The driver's samples of its use, where the daemon asked this time and the driver answered.
     pub utilization: Option<UtilisationSample>,
     pub processes: Vec<GpuProcess>,
     /// `None` for a GPU that knows no MIG.
@@ -70,6 +70,29 @@ impl ObservedGpu {
     /// Whether it is in MIG mode and its instances were not read: the driver lists their processes with them.
     pub fn hides_processes(&self) -> bool {
         self.active_mig().is_some_and(|mig| mig.epoch.is_none())
+    }
+}
+
+#[cfg(test)]
+impl ObservedGpu {
+    /// A GPU of 40 GiB that nothing uses, without MIG.
+    pub fn idle(uuid: GpuUuid, index: u32) -> Self {
+        Self {
+            uuid,
+            index,
+            model: "A100".to_owned(),
+            bus: "00000000:07:00.0".to_owned(),
+            total: Bytes::gib(40),
+            reserved: Bytes::ZERO,
+            used: Bytes::ZERO,
+            utilization_percent: None,
+            temperature_celsius: None,
+            utilization: None,
+            processes: Vec::new(),
+            mig: None,
+            health: DriverHealth::default(),
+            asleep: false,
+        }
     }
 }
 

@@ -434,7 +434,6 @@ mod tests {
     use divvy_core::{Bytes, GpuUuid};
 
     use super::*;
-    use crate::gpu::health::DriverHealth;
     use crate::gpu::mig::driver::Gpu;
     use crate::gpu::source::{GpuDriver, MigReader};
 
@@ -577,20 +576,14 @@ mod tests {
         ) -> Result<Observation, SourceError> {
             lock(&self.0).push(format!("observe without {asleep:?}"));
             let gpu = |index: u32| ObservedGpu {
-                uuid: GpuUuid::from_bytes([u8::try_from(index).unwrap(); 16]),
-                index,
-                model: "L4".to_owned(),
                 bus: format!("00000000:0{index}:00.0"),
-                total: Bytes::gib(24),
-                reserved: Bytes::ZERO,
                 used: Bytes::gib(2),
                 utilization_percent: Some(35),
                 temperature_celsius: Some(50),
-                utilization: None,
-                processes: Vec::new(),
-                mig: None,
-                health: DriverHealth::default(),
-                asleep: false,
+                ..ObservedGpu::idle(
+                    GpuUuid::from_bytes([u8::try_from(index).unwrap(); 16]),
+                    index,
+                )
             };
             let awake = (0..2).filter(|index| !asleep.contains(index));
             Ok(Observation {

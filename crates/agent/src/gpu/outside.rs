@@ -126,24 +126,11 @@ mod tests {
 
     use super::*;
     use crate::gpu::GpuProcess;
-    use crate::gpu::health::DriverHealth;
 
     fn gpu(processes: Vec<GpuProcess>) -> ObservedGpu {
         ObservedGpu {
-            health: DriverHealth::default(),
-            asleep: false,
-            uuid: GpuUuid::from_bytes([1; 16]),
-            index: 0,
-            model: "A100".into(),
-            bus: "00000000:07:00.0".into(),
-            total: Bytes::gib(40),
-            reserved: Bytes::ZERO,
-            used: Bytes::ZERO,
-            utilization_percent: None,
-            temperature_celsius: None,
-            utilization: None,
             processes,
-            mig: None,
+            ..ObservedGpu::idle(GpuUuid::from_bytes([1; 16]), 0)
         }
     }
 

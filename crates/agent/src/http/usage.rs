@@ -51,14 +51,16 @@ pub async fn usages(
     let zone = zone.transpose()?.unwrap_or(TimeZone::UTC);
     // Future time has no usage.
     let end = until.min(now());
-    let periods = match () {
-        () if by.contains(&GroupBy::Day) => calendar::days(since, end, &zone)?,
-        () if by.contains(&GroupBy::Month) => calendar::months(since, end, &zone)?,
-        () => vec![Period {
+    let periods = if by.contains(&GroupBy::Day) {
+        calendar::days(since, end, &zone)?
+    } else if by.contains(&GroupBy::Month) {
+        calendar::months(since, end, &zone)?
+    } else {
+        vec![Period {
             day: None,
             from: since.as_microsecond(),
             to: end.as_microsecond(),
-        }],
+        }]
     };
     let gpus = api.mailbox.query(|queries| Ok(queries.managed_gpu_uuids()));
     let mut report = UsageReport::new(by, periods, gpus.await?);

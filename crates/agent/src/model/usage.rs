@@ -469,9 +469,10 @@ impl UsageReport {
                 let mut item = figures.item(&key, &sum);
                 let period = self.periods.get(place);
                 let day = period.and_then(|period| period.day);
-                match is_by_month {
-                    true => item.month = day.map(|day| day.strftime("%Y-%m").to_string()),
-                    false => item.day = day.map(|day| day.to_string()),
+                if is_by_month {
+                    item.month = day.map(|day| day.strftime("%Y-%m").to_string());
+                } else {
+                    item.day = day.map(|day| day.to_string());
                 }
                 item.capacity_gpu_ms = capacities.get(place).copied().unwrap_or_default();
                 rows.push((place, item));

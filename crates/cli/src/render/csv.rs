@@ -29,9 +29,10 @@ fn field(value: &Value) -> String {
     let is_blank = text.starts_with(['\t', '\r', '\n']);
     let mark = if is_formula || is_blank { "'" } else { "" };
     let text = format!("{mark}{text}");
-    match text.contains(['"', ',', ';', '\r', '\n', '\t', '\'']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text,
+    if text.contains(['"', ',', ';', '\r', '\n', '\t', '\'']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text
     }
 }
 

@@ -1,6 +1,7 @@
 //! Output of `usage`: tables, with bars or sparklines of days.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 
 use divvy_api::v1::{Joules, Usage};
 use jiff::Timestamp;
@@ -336,43 +337,63 @@ pub fn usage_total(
     )
 }
 
+/// Energy of rows, and the part of it that is an estimate.
+struct Energy {
+    all: Joules,
+    estimated: Joules,
+}
+
+impl Energy {
+    fn of<'u>(rows: impl IntoIterator<Item = &'u Usage>) -> Self {
+        let (mut all, mut estimated) = (0_u64, 0_u64);
+        for row in rows {
+            all = all.saturating_add(row.energy_joules.millijoules());
+            estimated = estimated.saturating_add(row.energy_estimated_joules.millijoules());
+        }
+        Self {
+            all: Joules::from_millijoules(all),
+            estimated: Joules::from_millijoules(estimated),
+        }
+    }
+
+    fn is_estimate(&self) -> bool {
+        self.estimated > Joules::default()
+    }
+}
+
+/// `12.34 Wh`, `~12.34 Wh`: partly an estimate.
+impl fmt::Display for Energy {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mark = if self.is_estimate() { "~" } else { "" };
+        write!(out, "{mark}{}", text::energy(self.all))
+    }
+}
+
+/// The energy of a row.
+pub(super) fn energy(row: &Usage) -> String {
+    Energy::of([row]).to_string()
+}
+
 /// `energy: 15.50 kWh, of it jobs 12.30 kWh and idle 3.20 kWh`; without idle rows only that of the jobs.
 pub fn energy_total(jobs: &[Usage], idle: &[Usage]) -> Option<String> {
-    let sum = |rows: &[Usage]| Usage {
-        energy_joules: total_of(rows.iter().map(|row| row.energy_joules)),
-        energy_estimated_joules: total_of(rows.iter().map(|row| row.energy_estimated_joules)),
-        ..rows[0].clone()
-    };
-    let all: Vec<Usage> = jobs.iter().chain(idle).cloned().collect();
-    all.iter()
-        .find(|row| row.energy_joules > Joules::default())?;
-    let of = |rows: &[Usage]| match rows {
-        [] => "0.00 Wh".to_owned(),
-        rows => energy(&sum(rows)),
-    };
+    let all = Energy::of(jobs.iter().chain(idle));
+    if all.all == Joules::default() {
+        return None;
+    }
     let parts = match idle {
         [] => String::new(),
-        idle => format!(", of it jobs {} and idle {}", of(jobs), of(idle)),
+        idle => format!(
+            ", of it jobs {} and idle {}",
+            Energy::of(jobs),
+            Energy::of(idle)
+        ),
     };
-    let estimated = sum(&all).energy_estimated_joules > Joules::default();
-    let remark = if estimated {
+    let remark = if all.is_estimate() {
         " (~: partly an estimate)"
     } else {
         ""
     };
-    Some(format!("energy: {}{parts}{remark}", of(&all)))
-}
-
-fn total_of(energies: impl Iterator<Item = Joules>) -> Joules {
-    let millijoules = energies.map(Joules::millijoules);
-    Joules::from_millijoules(millijoules.fold(0, u64::saturating_add))
-}
-
-/// `12.34 Wh`, `~12.34 Wh`: partly an estimate.
-pub(super) fn energy(row: &Usage) -> String {
-    let is_estimate = row.energy_estimated_joules > Joules::default();
-    let mark = if is_estimate { "~" } else { "" };
-    format!("{mark}{}", text::energy(row.energy_joules))
+    Some(format!("energy: {all}{parts}{remark}"))
 }
 
 fn gib_hours(mib_s: u64) -> String {

@@ -298,7 +298,7 @@ fn a_users_own_daemon_reports_a_leader_that_has_ended_and_descriptors_that_hold_
         let gate = home.gate(way);
         let words = [&evader.program, way, "6", &gate, &copy];
         let job = submit(&home, "4G", &words);
-        let text = until(format!("{kind} is told"), || {
+        let text = until(format!("the daemon reports {kind}"), || {
             let events = divvy(&home, &["events", &job, "-o", "json"]).ok().items();
             let told = events.into_iter().find(|event| event["kind"] == kind)?;
             Some(told["text"].as_str()?.to_owned())

@@ -5,7 +5,6 @@ use divvy_driver::nvml::mig::MigMode;
 
 use super::*;
 use crate::gpu::FaultyGpu;
-use crate::gpu::health::DriverHealth;
 use crate::gpu::mig::GpuMigState;
 use crate::model::gpu_mode::{RequestedMode, effective_mode};
 
@@ -32,17 +31,8 @@ fn listed(text: &str) -> Observation {
             pending: on,
         };
         ObservedGpu {
-            uuid: uuid(small),
-            index,
-            model: "A100".to_owned(),
             bus: format!("slot {slot}"),
             total: Bytes::gib(80),
-            reserved: Bytes::ZERO,
-            used: Bytes::ZERO,
-            utilization_percent: None,
-            temperature_celsius: None,
-            utilization: None,
-            processes: Vec::new(),
             mig: Some(GpuMigState {
                 mode,
                 capabilities: None,
@@ -50,8 +40,7 @@ fn listed(text: &str) -> Observation {
                 instances: Vec::new(),
                 error: None,
             }),
-            health: DriverHealth::default(),
-            asleep: false,
+            ..ObservedGpu::idle(uuid(small), index)
         }
     });
     Observation {

@@ -126,9 +126,10 @@ pub(in crate::controller) fn journal_metered(
     let is_higher = most != active.activity.most;
     let metered = std::mem::take(&mut active.activity.metered);
     active.activity.most.clone_from(&most);
-    match metered.is_empty() && !is_higher {
-        true => Ok(()),
-        false => io.store.add_metered(id, &metered, &most),
+    if metered.is_empty() && !is_higher {
+        Ok(())
+    } else {
+        io.store.add_metered(id, &metered, &most)
     }
 }
 

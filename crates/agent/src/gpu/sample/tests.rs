@@ -9,7 +9,6 @@ use divvy_core::reconcile::{Limiter, compare};
 use divvy_ledger::{Control, GpuSpec, Slice, SliceSpec};
 
 use super::*;
-use crate::gpu::health::DriverHealth;
 use crate::gpu::slice::GrantedSlice;
 use crate::host::process::evidence::KnownFile;
 
@@ -101,20 +100,11 @@ impl Scene {
             used: Some(Bytes::gib(*gib)),
         });
         let observed = ObservedGpu {
-            uuid: GpuUuid::from_bytes(UUID),
-            index: 0,
-            model: "A100".into(),
-            bus: "00000000:07:00.0".into(),
             total: Bytes::gib(80),
             reserved: Bytes::gib(1),
             used: Bytes::gib(20),
-            utilization_percent: None,
-            temperature_celsius: None,
-            utilization: None,
             processes: processes.collect(),
-            mig: None,
-            health: DriverHealth::default(),
-            asleep: false,
+            ..ObservedGpu::idle(GpuUuid::from_bytes(UUID), 0)
         };
         let observation = Observation {
             gpus: vec![observed],

@@ -68,7 +68,7 @@ const CONTROL: (u32, u32) = (device_nodes::NVIDIA, 255);
 /// Names of the simulated driver's exported memory begin so: a UUID follows.
 const SIMULATED: &[u8] = b"/memfd:divvy-sim GPU-";
 
-/// Descriptors of a process that are looked at: a process with the usual limit (RLIMIT_NOFILE, 1,024) is seen whole. A
+/// The observer looks at so many descriptors of a process: all of one with the usual limit (RLIMIT_NOFILE, 1,024). A
 /// process may have a million, which would take the observer seconds.
 const MOST_DESCRIPTORS: usize = 1024;
 

@@ -40,8 +40,8 @@ impl EnergySource {
     }
 
     pub fn from_name(name: &str) -> Option<Self> {
-        let all = [Self::Counter, Self::Power].into_iter();
-        all.into_iter().find(|source| source.name() == name)
+        let mut all = [Self::Counter, Self::Power].into_iter();
+        all.find(|source| source.name() == name)
     }
 }
 
