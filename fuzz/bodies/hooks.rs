@@ -64,6 +64,14 @@ calls! {
     cuMemPoolCreate(Place, Structure);
     cuMemPoolDestroy(Value);
     cuMemPoolTrimTo(Value, Size);
+    cuDeviceSetMemPool(Small, Value);
+    cuStreamBeginCapture(Value);
+    cuStreamBeginCapture_ptsz(Value);
+    cuStreamBeginCapture_v2(Value, Small);
+    cuStreamBeginCapture_v2_ptsz(Value, Small);
+    cuStreamBeginCaptureToGraph(Value, Value, Structure, Structure, Small, Small);
+    cuStreamBeginCaptureToGraph_ptsz(Value, Value, Structure, Structure, Small, Small);
+    cuMemSetMemPool(Structure, Small, Value);
     cuGraphInstantiateWithFlags(Place, Value, Small);
     cuGraphInstantiateWithParams(Place, Value, Structure);
     cuGraphUpload(Value, Value);

@@ -249,6 +249,11 @@ impl ProcessSlot {
         Err(denied)
     }
 
+    /// A call has taken bytes of its claim ([`Hold::claim`]).
+    pub fn note_use(&self, gpu: usize) {
+        self.note_peak(gpu, self.used(gpu));
+    }
+
     #[inline]
     fn note_peak(&self, gpu: usize, total: u64) {
         let Some(cell) = self.cell(gpu) else { return };
@@ -281,6 +286,13 @@ impl Hold<'_> {
     #[inline]
     pub fn commit(self) {
         self.slot.note_peak(self.gpu, self.total);
+        std::mem::forget(self);
+    }
+
+    /// Keeps the bytes charged for a call that takes as many at most. They are no use yet:
+    /// [`ProcessSlot::note_use`] says what the call has taken.
+    #[inline]
+    pub fn claim(self) {
         std::mem::forget(self);
     }
 

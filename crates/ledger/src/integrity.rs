@@ -12,7 +12,7 @@ use std::os::fd::FromRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crate::kept;
 use crate::layout::{CONTROL_SIZE, SLOTS_SIZE};
@@ -47,6 +47,8 @@ pub(crate) struct FileWatch {
     /// Device and inode of `control`, of which no descriptor is kept.
     control: (u64, u64),
     looked_at: AtomicU64,
+    /// Whether the life locks of other processes were looked at since then.
+    pub locks_seen: AtomicBool,
     found: OnceLock<Damage>,
 }
 
@@ -55,6 +57,7 @@ impl FileWatch {
         FileWatch {
             control: (control.dev(), control.ino()),
             looked_at: AtomicU64::new(ticks()),
+            locks_seen: AtomicBool::new(false),
             found: OnceLock::new(),
         }
     }
@@ -97,6 +100,7 @@ impl ProcessSlot {
         let due = now.wrapping_sub(watch.looked_at.load(Relaxed)) >= INTERVAL;
         if due && !self.is_inherited() {
             watch.looked_at.store(now, Relaxed);
+            watch.locks_seen.store(false, Relaxed);
             if let Some(damage) = self.find_damage() {
                 self.abandon(damage);
             }
@@ -137,6 +141,7 @@ impl ProcessSlot {
     fn abandon(&self, damage: Damage) {
         self.control.let_go();
         self.slots.let_go();
+        self.end_list_here();
         // The first to find it says it.
         let _ = self.watch.found.set(damage);
     }

@@ -11,6 +11,7 @@ use crate::compute;
 use crate::fork::{Epoch, Opening};
 use crate::integrity::FileWatch;
 use crate::layout::{Cell, ControlFile, SLOTS, SlotsFile, state};
+use crate::life_mark::MarkedBy;
 use crate::lock::{self, LockFile};
 use crate::map::{self, Map, OpenError};
 use crate::process::{ProcessIdentity, boot_time_ns, image};
@@ -107,6 +108,7 @@ impl Slice {
             sharing: Mutex::default(),
             let_in: Default::default(),
             reaped_at: AtomicU64::new(0),
+            marked_by: MarkedBy::default(),
             watch,
         };
         // The two seconds of a predecessor that crashed begin now, not with the first reservation that does not fit.
@@ -160,6 +162,7 @@ fn claim(
         slot.pid_namespace.store(owner.pid_namespace, SeqCst);
         slot.dead_since.store(0, SeqCst);
         slot.image.store(image(), SeqCst);
+        slot.mark.thread.store(0, SeqCst);
         slot.gpus.iter().for_each(clear);
         compute::forget(slot);
         hold_nothing(slots, index);

@@ -173,8 +173,23 @@ pub(crate) struct SlotLines {
     pub image: AtomicU64,
     /// Per GPU, when its work should be done (CLOCK_BOOTTIME, nanoseconds); 0 when nothing of its is known to be there.
     pub work_end: [AtomicU64; GPUS],
-    _compute: [AtomicU64; GPUS],
+    pub mark: LifeMark,
+    _compute: [AtomicU64; 8],
     pub gpus: [Cell; GPUS],
+}
+
+/// Whether the owner lives, as the kernel says (`life_mark`): an entry of a robust list.
+#[repr(C, align(64))]
+pub(crate) struct LifeMark {
+    _before: AtomicU64,
+    /// The number of the thread that made the mark, in the half where that thread's C library has a mutex's futex.
+    pub thread: AtomicU64,
+    _between: [AtomicU64; 2],
+    /// The address of the `next` before this entry's in that thread's list.
+    pub previous: AtomicU64,
+    /// The address of the next entry's `next`.
+    pub next: AtomicU64,
+    _after: [AtomicU64; 2],
 }
 
 /// One process on one GPU: one cache line, written by its process alone.
@@ -315,6 +330,10 @@ mod tests {
         assert_eq!(offset_of!(SlotLines, watching), 44);
         assert_eq!(offset_of!(SlotLines, asked), 48);
         assert_eq!(offset_of!(SlotLines, work_end), 64);
+        assert_eq!(offset_of!(SlotLines, mark), 192);
+        assert_eq!(offset_of!(LifeMark, thread), 8);
+        assert_eq!(offset_of!(LifeMark, previous), 32);
+        assert_eq!(offset_of!(LifeMark, next), 40);
         assert_eq!(offset_of!(SlotLines, gpus), 320);
         assert_eq!(offset_of!(Cell, used), 0);
         assert_eq!(offset_of!(Cell, overhead), 8);

@@ -27,6 +27,7 @@ mod integrity;
 mod join;
 pub mod kept;
 mod layout;
+mod life_mark;
 mod lock;
 mod map;
 mod process;

@@ -296,6 +296,8 @@ impl SlotFile<'_> {
                 self.finalize_undecided()?;
                 dead_since = now;
                 self.write(offset_of!(SlotLines, dead_since), &now.to_ne_bytes())?;
+                // A mark that the kernel did not change, because the program had replaced its robust list.
+                self.write(offset_of!(SlotLines, mark.thread), &[0; 8])?;
                 self.write_state(state::DEAD)?;
             }
             _ => {}

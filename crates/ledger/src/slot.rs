@@ -10,6 +10,7 @@ use crate::account::{Word, order};
 use crate::fork::Epoch;
 use crate::integrity::FileWatch;
 use crate::layout::{Cell, ControlFile, GPUS, LIVE_WORDS, SharedLine, SlotsFile, state};
+use crate::life_mark::MarkedBy;
 use crate::lock::{self, LockFile};
 use crate::map::{Map, OpenError};
 use crate::process::{ProcessIdentity, boot_time_ns};
@@ -41,6 +42,7 @@ pub struct ProcessSlot {
     pub(crate) sharing: Mutex<()>,
     /// When this process last looked for dead ones.
     pub(crate) reaped_at: AtomicU64,
+    pub(crate) marked_by: MarkedBy,
     pub(crate) watch: FileWatch,
 }
 
@@ -135,27 +137,17 @@ impl ProcessSlot {
             .finish()
     }
 
-    /// Usage of a GPU by living processes, in bytes: [`Usage::used_by_living`] without the rest of it. Ended processes
-    /// of this PID namespace are found by one system call for each other process of the slice. 0 for a GPU the slice
-    /// does not have.
+    /// Usage of a GPU by living processes, in bytes: [`Usage::used_by_living`] without the rest of it. 0 for a GPU the
+    /// slice does not have.
+    ///
+    /// The marks of the other processes say whether they live ([`ProcessSlot::mark_life`]). Where one does not, and now
+    /// and then, one system call for each other process of this PID namespace finds those that have ended.
     pub fn used_by_living(&self, gpu: usize) -> u64 {
-        if self.is_alone() {
+        if self.watch.locks_seen.load(Relaxed) && self.are_others_alive() {
             return self.used(gpu);
         }
         self.note_ended();
         self.usage(gpu).used_by_living()
-    }
-
-    /// Whether no other slot is in use.
-    #[inline]
-    fn is_alone(&self) -> bool {
-        let (own, bit) = (self.index / 64, 1u64 << (self.index % 64));
-        let all = self.slots.live.iter().enumerate();
-        let others = all.fold(0, |others, (index, word)| {
-            let mine = if index == own { bit } else { 0 };
-            others | word.load(SeqCst) & !mine
-        });
-        others == 0
     }
 
     /// Finds processes of this PID namespace that have ended, so that [`Usage::ended`] counts what they held.
@@ -163,6 +155,8 @@ impl ProcessSlot {
         let Some(file) = self.lock.descriptor() else {
             return;
         };
+        // Before the locks are looked at: what ends meanwhile is found by the next look.
+        self.watch.locks_seen.store(true, Relaxed);
         let is_due = |slot: usize| {
             let line = &self.slots.slots[slot];
             match self.state_of(slot) {
@@ -174,7 +168,8 @@ impl ProcessSlot {
                     let since = line.dead_since.load(Relaxed);
                     boot_time_ns().saturating_sub(since) >= DRIVER_RELEASE_TIMEOUT_NS
                 }
-                None => false,
+                // The bit of a free slot is in the way of each look; that of one just being claimed is not.
+                None => state::of(line.state.load(SeqCst)) == state::FREE,
             }
         };
         let mut others = self.live_slots().filter(|slot| *slot != self.index);

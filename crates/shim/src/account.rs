@@ -62,7 +62,7 @@ impl ProcessAccount {
     }
 
     /// This process's slot, taken now if it was not before; `None` (and one line said) when there is none to be had.
-    pub fn slot(&self) -> Option<&ProcessSlot> {
+    pub fn slot(&'static self) -> Option<&'static ProcessSlot> {
         let join = || {
             self.slice
                 .join()
@@ -74,15 +74,16 @@ impl ProcessAccount {
                 .ok()
         };
         let slot = self.slot.get_or_init(join).as_ref()?;
-        slot.check()
+        let is_whole = slot
+            .check()
             .map_err(|damage| process::log_refusal(&damage.to_string()))
-            .is_ok()
-            .then_some(slot)
+            .is_ok();
+        is_whole.then(|| slot.mark_life()).map(|()| slot)
     }
 
     /// This process's slot, as a launch sees it: without a look at its files, which may be long gone for all it matters.
     #[inline]
-    pub fn slot_unchecked(&self) -> Option<&ProcessSlot> {
+    pub fn slot_unchecked(&'static self) -> Option<&'static ProcessSlot> {
         match self.slot.get() {
             Some(slot) => slot.as_ref(),
             None => self.slot(),

@@ -375,7 +375,8 @@ fn ended(
     if let Some(charge) = charge {
         place.give_back_context(account.contexts.hand_over(dev, charge));
     }
-    // Memory cached by pools and graphs may have gone with it.
+    // Memory cached by pools and graphs may have gone with it, and the choice of a pool.
+    account.pools.forget_current();
     account.reconcile(place.gpu);
     // One that was only noticed has no charge of its own on the books.
     if !account.contexts.any_on(dev) {

@@ -12,7 +12,7 @@ use crate::route::function::driver;
 
 /// More ordinals than a machine has; others are asked for each time. Four times the most GPUs of a slice, so that no
 /// machine in use exceeds it.
-const ORDINALS: usize = 64;
+pub const ORDINALS: usize = 64;
 
 /// A slice is a part of a whole GPU.
 const INSTANCE_IN_SLICE: &str = "GPU memory is refused: this slice is on a MIG device, whose memory the driver limits; \
@@ -131,7 +131,7 @@ impl ProcessAccount {
 
     /// A driver that cannot be asked which GPU is meant is let alone, and the agent hears of it.
     #[cold]
-    fn cannot_tell(&self) {
+    fn cannot_tell(&'static self) {
         if let Some(slot) = self.slot() {
             slot.alarm();
         }

@@ -10,7 +10,7 @@ use divvy_driver::sys::cuda::*;
 use divvy_driver::sys::nvml::*;
 
 use crate::charge::{
-    arrays, binding, external, graph, host, limits, memory, sharing, stream_ordered, vmm,
+    arrays, binding, external, graph, host, limits, memory, sharing, stream, stream_ordered, vmm,
 };
 use crate::compute::{is_open, launch, synchronise};
 use crate::context;
@@ -61,9 +61,9 @@ hooks! { $
     cuda cuMemAllocFromPoolAsync(dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, stream: CUstream) -> CUresult => stream_ordered::alloc_from;
     /// Charges the pool's reserved size, on the pool's device; nothing while the stream is captured.
     cuda cuMemAllocFromPoolAsync_ptsz(dptr: *mut CUdeviceptr, bytesize: usize, pool: CUmemoryPool, stream: CUstream) -> CUresult => stream_ordered::alloc_from_ptsz;
-    /// Sets the pool's charge to the size that the driver still reserves.
+    /// Has the next synchronising call set the pool's charge to the size that the driver still reserves.
     cuda cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> CUresult => stream_ordered::free;
-    /// Sets the pool's charge to the size that the driver still reserves.
+    /// Has the next synchronising call set the pool's charge to the size that the driver still reserves.
     cuda cuMemFreeAsync_ptsz(dptr: CUdeviceptr, stream: CUstream) -> CUresult => stream_ordered::free_ptsz;
     /// Records the GPU of the pool.
     cuda cuMemPoolCreate(pool: *mut CUmemoryPool, props: *const CUmemPoolProps) -> CUresult => stream_ordered::create;
@@ -71,6 +71,10 @@ hooks! { $
     cuda cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult => stream_ordered::destroy;
     /// Sets the pool's charge to the size that the driver still reserves.
     cuda cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CUresult => stream_ordered::trim_to;
+    /// Forgets which pool the device's allocations come from.
+    cuda cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool) -> CUresult => stream_ordered::set_of_device;
+    /// Forgets which pool the device's allocations come from.
+    cuda cuMemSetMemPool(location: *mut CUmemLocation, kind: CUmemAllocationType, pool: CUmemoryPool) -> CUresult => stream_ordered::set_of_location;
     /// Charges the size that the driver reports for such an array; nothing for deferred and sparse arrays.
     cuda cuArrayCreate(array: *mut CUarray, of: *const CUDA_ARRAY_DESCRIPTOR_v1) -> CUresult => arrays::create_v1;
     /// Charges the size that the driver reports for such an array; nothing for deferred and sparse arrays.
@@ -293,15 +297,27 @@ hooks! { $
     cuda cuMemsetD2D32Async(dst_device: CUdeviceptr, dst_pitch: usize, ui: c_uint, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_32, is_open;
     /// Waits for the slice's lease, like a launch.
     cuda cuMemsetD2D32Async_ptsz(dst_device: CUdeviceptr, dst_pitch: usize, ui: c_uint, width: usize, height: usize, h_stream: CUstream) -> CUresult => launch::fill_2d_32_ptsz, is_open;
+    /// Records that streams of this process may be captured.
+    cuda cuStreamBeginCapture(h_stream: CUstream) -> CUresult => stream::begin_capture;
+    /// Records that streams of this process may be captured.
+    cuda cuStreamBeginCapture_ptsz(h_stream: CUstream) -> CUresult => stream::begin_capture;
+    /// Records that streams of this process may be captured.
+    cuda cuStreamBeginCapture_v2(h_stream: CUstream, mode: CUstreamCaptureMode) -> CUresult => stream::begin_capture_v2;
+    /// Records that streams of this process may be captured.
+    cuda cuStreamBeginCapture_v2_ptsz(h_stream: CUstream, mode: CUstreamCaptureMode) -> CUresult => stream::begin_capture_v2;
+    /// Records that streams of this process may be captured.
+    cuda cuStreamBeginCaptureToGraph(h_stream: CUstream, h_graph: CUgraph, dependencies: *const CUgraphNode, data: *const CUgraphEdgeData, count: usize, mode: CUstreamCaptureMode) -> CUresult => stream::begin_capture_to_graph;
+    /// Records that streams of this process may be captured.
+    cuda cuStreamBeginCaptureToGraph_ptsz(h_stream: CUstream, h_graph: CUgraph, dependencies: *const CUgraphNode, data: *const CUgraphEdgeData, count: usize, mode: CUstreamCaptureMode) -> CUresult => stream::begin_capture_to_graph;
     /// Never waits for a lease; while leases are in use, records the finished work when it returns.
     cuda cuCtxSynchronize() -> CUresult => synchronise::context;
-    /// Never waits for a lease; while leases are in use, records the finished work when it returns.
+    /// Never waits for a lease; while leases are in use, records the finished work when it returns. Afterwards, brings the charges of pools up to date.
     cuda cuCtxSynchronize_v2(ctx: CUcontext) -> CUresult => synchronise::context_v2;
-    /// Never waits for a lease; while leases are in use, records the finished work when it returns.
+    /// Never waits for a lease; while leases are in use, records the finished work when it returns. Afterwards, brings the charges of pools up to date.
     cuda cuStreamSynchronize(h_stream: CUstream) -> CUresult => synchronise::stream;
-    /// Never waits for a lease; while leases are in use, records the finished work when it returns.
+    /// Never waits for a lease; while leases are in use, records the finished work when it returns. Afterwards, brings the charges of pools up to date.
     cuda cuStreamSynchronize_ptsz(h_stream: CUstream) -> CUresult => synchronise::stream_ptsz;
-    /// Never waits for a lease; while leases are in use, records the finished work when it returns.
+    /// Never waits for a lease; while leases are in use, records the finished work when it returns. Afterwards, brings the charges of pools up to date.
     cuda cuEventSynchronize(h_event: CUevent) -> CUresult => synchronise::event;
     /// Translates the numbers in `CUDA_VISIBLE_DEVICES` into UUIDs of the job's GPUs, while the driver initialises.
     cuda cuInit(flags: c_uint) -> CUresult => visible_devices::init;

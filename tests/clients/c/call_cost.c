@@ -5,9 +5,14 @@
  *   launch N    N times launch an empty kernel           device N    N times cuCtxGetDevice, which nobody hooks
  *   small N     N times allocate 512 B and free it       lookup N    N times dlsym of cuMemAlloc_v2 on libcuda's handle
  *   plain N     N times dlsym of a function of libc      ask N       N times cuGetProcAddress of cuMemAlloc
+ *   async N     N times allocate 2 MiB in stream order and free it
+ *   create N    N times make physical memory of 2 MiB and release it
  *   spread N    N timed allocate+free pairs, one by one
+ *   pool N      keeps N bytes of the device's memory pool
+ *   siblings N  starts N programs beside this one, each with a context, which end with it
  *
- * Each answers one line: nanoseconds a call, and for `spread` "p50 p99 p99.9" nanoseconds a pair. */
+ * Each answers one line: nanoseconds a call, for `spread` "p50 p99 p99.9" nanoseconds a pair, and for the last two
+ * nothing but a line. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -15,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static void *function(void *library, const char *name)
 {
@@ -52,6 +58,33 @@ static const char ptx[] =
 
 enum { BLOCK = 2 << 20, DRAIN = 256 };
 
+/* CUmemAllocationProp of cuda.h: pinned memory on device 0. */
+struct properties {
+    int type, handles, location, device;
+    void *security;
+    unsigned char flags[8];
+};
+
+/* A program beside this one: it has the write end of no pipe, so that its reading end ends with this one. */
+static void start_sibling(void)
+{
+    int pipes[2], ready[2];
+    char byte;
+    check(pipe(pipes) | pipe(ready), "pipe");
+    if (fork() == 0) {
+        dup2(pipes[0], 0);
+        dup2(ready[1], 1);
+        for (int each = 3; each < 1024; each++)
+            close(each);
+        execl("/proc/self/exe", "call_cost", (char *)NULL);
+        _exit(1);
+    }
+    close(pipes[0]);
+    close(ready[1]);
+    check(read(ready[0], &byte, 1) != 1, "a sibling's start");
+    close(ready[0]);
+}
+
 int main(void)
 {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -73,12 +106,19 @@ int main(void)
     int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **) =
         function(library, "cuLaunchKernel");
 
-    void *context, *module, *kernel;
+    int (*allocate_async)(uint64_t *, size_t, void *) = function(library, "cuMemAllocAsync");
+    int (*release_async)(uint64_t, void *) = function(library, "cuMemFreeAsync");
+    int (*create)(uint64_t *, size_t, const struct properties *, uint64_t) = function(library, "cuMemCreate");
+    int (*release_handle)(uint64_t) = function(library, "cuMemRelease");
+    int (*make_stream)(void **, unsigned) = function(library, "cuStreamCreate");
+
+    void *context, *module, *kernel, *stream;
     check(init(0), "cuInit");
     check(retain(&context, 0), "cuDevicePrimaryCtxRetain");
     check(set_current(context), "cuCtxSetCurrent");
     check(load(&module, ptx), "cuModuleLoadData");
     check(entry(&kernel, module, "nothing"), "cuModuleGetFunction");
+    check(make_stream(&stream, 0), "cuStreamCreate");
     printf("ready\n");
     fflush(stdout);
 
@@ -112,6 +152,27 @@ int main(void)
             for (unsigned long i = 0; i < times; i++)
                 check(ask("cuMemAlloc", &found, 12000, 0, &status), "cuGetProcAddress");
             spent = now() - from;
+        } else if (!strcmp(what, "async")) {
+            uint64_t from = now(), address;
+            for (unsigned long i = 0; i < times; i++) {
+                check(allocate_async(&address, BLOCK, stream), "cuMemAllocAsync");
+                check(release_async(address, stream), "cuMemFreeAsync");
+            }
+            spent = now() - from;
+        } else if (!strcmp(what, "create")) {
+            struct properties pinned = {.type = 1, .location = 1};
+            uint64_t from = now(), handle;
+            for (unsigned long i = 0; i < times; i++) {
+                check(create(&handle, BLOCK, &pinned, 0), "cuMemCreate");
+                check(release_handle(handle), "cuMemRelease");
+            }
+            spent = now() - from;
+        } else if (!strcmp(what, "pool")) {
+            uint64_t address;
+            check(allocate_async(&address, times, stream), "cuMemAllocAsync");
+        } else if (!strcmp(what, "siblings")) {
+            for (unsigned long i = 0; i < times; i++)
+                start_sibling();
         } else if (!strcmp(what, "info")) {
             size_t free_bytes, total;
             uint64_t from = now();

@@ -11,6 +11,7 @@ mod example;
 mod files;
 mod fork;
 mod hostile;
+mod life_mark;
 mod one_process;
 mod shared;
 mod two_processes;

@@ -35,6 +35,9 @@ const YIELDS: usize = 1000;
 /// A call that is still under way is a long one, such as a trim of a pool; shorter sleeps would take its processor.
 const PATIENCE: Duration = Duration::from_millis(1);
 
+/// No figure of the driver: no GPU has so many bytes.
+const UNSETTLED: u64 = u64::MAX;
+
 /// Whose figures the driver is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheSource {
@@ -101,6 +104,8 @@ pub struct DriverCache {
     source: CacheSource,
     place: GpuAccount,
     balance: Mutex<Balance>,
+    /// What the driver reserved when the charge agreed with it and no call was under way; [`UNSETTLED`] otherwise.
+    settled: AtomicU64,
     turn: Mutex<()>,
     shrinks: AtomicU64,
     /// Whether the driver may not be asked any more. Held shared while it is asked.
@@ -137,8 +142,9 @@ enum GrowthClaim {
 #[must_use = "a growth that was begun has to be finished"]
 pub struct Growth {
     claim: GrowthClaim,
-    /// [`Balance::forced`] when it began.
+    /// [`Balance::forced`] and [`Balance::changes`] when it began.
     forced: u64,
+    changes: u64,
 }
 
 /// The most that a cache grows by when so many bytes of it are needed.
@@ -184,10 +190,10 @@ impl Balance {
             GrowthClaim::Promised(bytes) => self.promised += bytes,
         }
         self.changes += 1;
-        let forced = self.forced;
         Growth {
             claim: part,
-            forced,
+            forced: self.forced,
+            changes: self.changes,
         }
     }
 
@@ -212,6 +218,7 @@ impl DriverCache {
             source,
             place,
             balance: Mutex::default(),
+            settled: AtomicU64::new(UNSETTLED),
             turn: Mutex::default(),
             shrinks: AtomicU64::new(0),
             closed: RwLock::default(),
@@ -249,37 +256,80 @@ impl DriverCache {
     }
 
     /// The same, for a caller that keeps the cache from being closed meanwhile.
-    fn settle_open(&self) {
+    pub fn settle_open(&self) {
+        let Some(reserved) = self.source.reserved() else {
+            return self.place.slot.alarm();
+        };
+        // Nearly always: nothing has happened since the charge agreed with the same figure.
+        if self.settled.load(SeqCst) != reserved {
+            self.settle(None);
+        }
+    }
+
+    /// Sets the charge to the driver's figure, after the end of that call. Returns [`Balance::has_outgrown`].
+    fn settle(&self, mut ended: Option<Growth>) -> bool {
         let place = &self.place;
+        let call = ended;
+        // Unless another thread changes something meanwhile, the driver's figure is that of after the call.
+        let mut seen = call.map_or_else(|| self.balance().changes, |growth| growth.changes);
         for tries_left in (0..TRIES).rev() {
-            let seen = self.balance().changes;
             let Some(reserved) = self.source.reserved() else {
-                return place.slot.alarm();
+                place.slot.alarm();
+                break;
             };
             let mut balance = self.balance();
+            let is_fresh = balance.changes == seen;
+            if let Some(growth) = ended.take() {
+                balance.finish(growth);
+            }
+            let now = balance.changes;
             if reserved < balance.reserved {
                 self.shrinks.fetch_add(1, SeqCst);
             }
+            let grew = reserved > balance.reserved;
             balance.reserved = reserved;
-            match balance.reconcile(reserved, seen, tries_left == 0) {
-                Correction::Force(bytes) => return place.slot.force(place.gpu, bytes),
-                Correction::Release(bytes) => return place.slot.release(place.gpu, bytes),
-                Correction::None if balance.changes != seen => {}
-                Correction::None => return,
+            let seen_now = if is_fresh { now } else { seen };
+            let correction = balance.reconcile(reserved, seen_now, tries_left == 0);
+            if is_fresh && balance.in_flight == 0 {
+                self.settled.store(reserved, SeqCst);
             }
+            match correction {
+                Correction::Force(bytes) => place.slot.force(place.gpu, bytes),
+                Correction::Release(bytes) => place.slot.release(place.gpu, bytes),
+                Correction::None if !is_fresh => {
+                    seen = now;
+                    continue;
+                }
+                Correction::None => {}
+            }
+            if grew {
+                place.slot.note_use(place.gpu);
+            }
+            return call.is_some_and(|growth| balance.has_outgrown(growth));
         }
+        let mut balance = self.balance();
+        if let Some(growth) = ended {
+            balance.finish(growth);
+        }
+        call.is_some_and(|growth| balance.has_outgrown(growth))
     }
 
     /// The driver was told to give back what is not in use. It may have taken as much again for another call by the time it is asked.
     pub fn gave_back(&self) {
         self.shrinks.fetch_add(1, SeqCst);
-        self.balance().changes += 1;
+        self.unsettle(&mut self.balance());
     }
 
     /// Something happened that may have changed what the driver reserves: agrees with it.
     pub fn changed(&self) {
-        self.balance().changes += 1;
+        self.unsettle(&mut self.balance());
         self.reconcile();
+    }
+
+    /// What the driver says from now on is compared with what is charged from now on.
+    fn unsettle(&self, balance: &mut Balance) {
+        balance.changes += 1;
+        self.settled.store(UNSETTLED, SeqCst);
     }
 
     /// One allocation's bytes are counted by itself from now on. Returns whether the cache was charged for them.
@@ -292,7 +342,7 @@ impl DriverCache {
         if lends {
             balance.charged -= bytes;
             balance.lent += bytes;
-            balance.changes += 1;
+            self.unsettle(&mut balance);
         }
         lends
     }
@@ -303,7 +353,7 @@ impl DriverCache {
         let is_closed = self.open().is_none();
         let mut balance = self.balance();
         balance.lent = balance.lent.saturating_sub(bytes);
-        balance.changes += 1;
+        self.unsettle(&mut balance);
         if is_closed {
             balance.charged += bytes;
             self.place.slot.force(self.place.gpu, bytes);
@@ -324,7 +374,7 @@ impl DriverCache {
     /// settled before: the driver may have given something back by itself since it was asked last.
     pub fn closing(&self, end: impl FnOnce() -> CUresult) -> CUresult {
         let mut closed = self.closed.write().unwrap_or_else(PoisonError::into_inner);
-        self.settle_open();
+        self.settle(None);
         let result = end();
         *closed = result == CUresult::SUCCESS;
         result
@@ -337,20 +387,19 @@ impl DriverCache {
     }
 
     /// Charges as much as a call that needs `bytes` may make the cache grow; `None` when the limit refuses that.
+    #[inline]
     pub fn begin(&self, bytes: u64) -> Option<Growth> {
         let most = most(bytes);
-        oom_report::record_request(&self.place, most);
         self.begin_now(most).or_else(|| self.begin_in_turn(most))
     }
 
     /// Charges it if it fits now. A thread that sees the bytes no longer free also sees them in flight.
+    #[inline]
     fn begin_now(&self, most: u64) -> Option<Growth> {
         let GpuAccount { slot, gpu, .. } = self.place;
-        if slot.free(gpu) < most {
-            return None;
-        }
         let mut balance = self.balance();
-        slot.reserve(gpu, most).ok()?.commit();
+        slot.reserve(gpu, most).ok()?.claim();
+        self.settled.store(UNSETTLED, SeqCst);
         Some(balance.begin(GrowthClaim::Reserved(most)))
     }
 
@@ -375,6 +424,7 @@ impl DriverCache {
             }
             // The refused growth turned out not to be needed.
             oom_report::clear_attempt();
+            self.settled.store(UNSETTLED, SeqCst);
             return Some(balance.begin(GrowthClaim::Promised(bytes)));
         }
     }
@@ -383,6 +433,7 @@ impl DriverCache {
     /// may be long. Waiting threads take turns and check before they reserve, because refused reservations delay each
     /// other. They wait while the bytes held by others would suffice, two seconds at most. Before they sleep, cached
     /// memory is given back.
+    #[cold]
     fn begin_in_turn(&self, most: u64) -> Option<Growth> {
         let GpuAccount { slot, gpu, account } = self.place;
         let start = boot_time_ns();
@@ -390,7 +441,9 @@ impl DriverCache {
         for looks in 0.. {
             // Asked before looking: what a call has given back since is found free.
             let in_flight = self.balance().in_flight;
-            if let Some(growth) = self.begin_now(most) {
+            if slot.free(gpu) >= most
+                && let Some(growth) = self.begin_now(most)
+            {
                 return Some(growth);
             }
             // And after it: what a call has taken since is not free, but held by it.
@@ -405,16 +458,36 @@ impl DriverCache {
                 _ => divvy_ledger::nap(PATIENCE),
             }
         }
-        self.place.reserve(most).ok()?.commit();
-        Some(self.balance().begin(GrowthClaim::Reserved(most)))
+        self.place.reserve(most).ok()?.claim();
+        let mut balance = self.balance();
+        self.settled.store(UNSETTLED, SeqCst);
+        Some(balance.begin(GrowthClaim::Reserved(most)))
     }
 
     /// Ends what was begun. Returns whether the driver took more than could be charged within the limit.
     pub fn finish(&self, growth: Growth) -> bool {
-        self.balance().finish(growth);
-        self.reconcile();
+        match self.open() {
+            Some(_open) => self.finish_open(growth),
+            None => {
+                let mut balance = self.balance();
+                balance.finish(growth);
+                let has_outgrown = balance.has_outgrown(growth);
+                drop(balance);
+                self.is_over(has_outgrown)
+            }
+        }
+    }
+
+    /// The same, for a cache that is not closed meanwhile.
+    #[inline]
+    pub fn finish_open(&self, growth: Growth) -> bool {
+        let has_outgrown = self.settle(Some(growth));
+        has_outgrown && self.is_over(true)
+    }
+
+    fn is_over(&self, has_outgrown: bool) -> bool {
         let GpuAccount { slot, gpu, .. } = self.place;
-        let over = self.balance().has_outgrown(growth) && slot.used(gpu) > slot.limit(gpu);
+        let over = has_outgrown && slot.used(gpu) > slot.limit(gpu);
         if over {
             oom_report::record_over_limit();
         }

@@ -198,10 +198,14 @@ pub fn release<F>(
     dptr: CUdeviceptr,
     give_back: impl FnOnce(&ProcessAccount, &Allocation),
 ) -> CUresult {
-    let Some((account, allocation)) =
-        process::account().and_then(|account| Some((account, account.pointers.take(dptr)?)))
-    else {
+    let Some(account) = process::account() else {
         return real.call();
+    };
+    let Some(allocation) = account.pointers.take(dptr) else {
+        // Of a device's default pool, or none of ours.
+        let result = real.call();
+        account.pools.note_freed();
+        return result;
     };
     let result = real.call();
     if result == CUresult::SUCCESS {

@@ -6,29 +6,49 @@
 //! cost each free an event.
 
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::sync::atomic::{
-    AtomicBool,
-    Ordering::{Acquire, Release},
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use divvy_driver::sys::cuda::{CUmemoryPool, CUresult};
+use divvy_driver::sys::cuda::{CUdevice, CUmemoryPool, CUresult};
 use divvy_ledger::AllocationKind;
 
 use crate::account::GpuAccount;
 use crate::charge::breakdown::Breakdown;
 use crate::charge::driver_cache::{CacheSource, DriverCache, Growth};
 use crate::charge::memory_charge::MemoryCharge;
+use crate::charge::pointers::AddressHasher;
 use crate::charge::stream::StreamMarker;
+use crate::device::ORDINALS;
+
+type Known = HashMap<usize, PoolLocation, BuildHasherDefault<AddressHasher>>;
 
 #[derive(Default)]
 pub struct Pools {
     /// Whether any pool was ever seen: all that a view looks at in a program without pools.
     any: AtomicBool,
     /// Pools whose creation or use was seen, by handle.
-    known: Mutex<HashMap<usize, PoolLocation>>,
+    known: Mutex<Known>,
+    /// The default pool of each device, where it is the device's current one.
+    defaults: DefaultPools,
+    /// Whether something was freed since all pools agreed with the driver.
+    any_freed: AtomicBool,
+    /// Whether there are such.
+    any_fading: AtomicBool,
     /// Destroyed ones that the driver gives up when it has come so far.
     fading: Mutex<Vec<(Arc<Pool>, StreamMarker)>>,
+}
+
+/// By ordinal: pools that cannot be destroyed, and whether the device's allocations come from them.
+struct DefaultPools([(OnceLock<&'static Arc<Pool>>, AtomicBool); ORDINALS]);
+
+impl Default for DefaultPools {
+    fn default() -> Self {
+        DefaultPools(std::array::from_fn(|_| Default::default()))
+    }
 }
 
 /// Where a pool's memory is.
@@ -47,17 +67,45 @@ pub enum PoolLocation {
 /// One pool on a GPU of the slice.
 pub struct Pool {
     cache: DriverCache,
-    life: Mutex<Life>,
+    /// A device's default pool, which cannot be destroyed: so its allocations need not be known.
+    is_default: AtomicBool,
+    /// Allocations not freed yet, and [`DESTROYED`].
+    life: AtomicU64,
 }
 
-#[derive(Default)]
-struct Life {
-    /// Allocations not freed yet.
-    live: u64,
-    destroyed: bool,
-}
+/// The program has destroyed the pool. The highest bit: no program has so many allocations.
+const DESTROYED: u64 = 1 << 63;
 
 impl Pools {
+    /// The pool that a device's allocations come from, if that is known to be its default one.
+    #[inline]
+    pub fn current_default(&self, device: CUdevice) -> Option<&'static Arc<Pool>> {
+        let (pool, is_current) = self.defaults.0.get(usize::try_from(device).ok()?)?;
+        is_current
+            .load(Acquire)
+            .then(|| pool.get().copied())
+            .flatten()
+    }
+
+    /// A device's allocations come from its default pool, which is this one.
+    pub fn note_default(&self, device: CUdevice, pool: &Arc<Pool>) {
+        let place = usize::try_from(device)
+            .ok()
+            .and_then(|ordinal| self.defaults.0.get(ordinal));
+        if let Some((kept, is_current)) = place {
+            kept.get_or_init(|| Box::leak(Box::new(pool.clone())));
+            pool.is_default.store(true, Release);
+            is_current.store(true, Release);
+        }
+    }
+
+    /// The current pool of some device may be another one from now on.
+    pub fn forget_current(&self) {
+        for (_, is_current) in &self.defaults.0 {
+            is_current.store(false, Release);
+        }
+    }
+
     /// The pool of that handle, if it was seen before.
     pub fn get(&self, handle: CUmemoryPool) -> Option<PoolLocation> {
         self.known().get(&(handle as usize)).cloned()
@@ -78,10 +126,14 @@ impl Pools {
     pub fn fade(&self, pool: Arc<Pool>, mark: StreamMarker) {
         let mut fading = self.fading.lock().unwrap_or_else(PoisonError::into_inner);
         fading.push((pool, mark));
+        self.any_fading.store(true, Release);
     }
 
     /// Gives back the charges of those that are gone by now.
     fn release_destroyed(&self) {
+        if !self.any_fading.load(Acquire) {
+            return;
+        }
         let mut fading = self.fading.lock().unwrap_or_else(PoisonError::into_inner);
         fading.retain(|(pool, mark)| {
             let gone = mark.is_reached();
@@ -90,6 +142,7 @@ impl Pools {
             }
             !gone
         });
+        self.any_fading.store(!fading.is_empty(), Release);
     }
 
     /// Brings the charges of a GPU's pools up to date.
@@ -98,8 +151,33 @@ impl Pools {
             return;
         }
         self.release_destroyed();
-        for pool in self.on(gpu) {
-            pool.cache.reconcile();
+        self.settle(|pool| pool.place().gpu == gpu);
+    }
+
+    /// The program's own call takes a pool out before it ends it. So a pool that is found here is open meanwhile.
+    fn settle(&self, which: impl Fn(&Pool) -> bool) {
+        for home in self.known().values() {
+            if let PoolLocation::Here(pool) = home
+                && which(pool)
+            {
+                pool.cache.settle_open();
+            }
+        }
+    }
+
+    /// Something was freed, perhaps of a pool. The driver keeps it until a stream, a context or an event is
+    /// synchronised.
+    #[inline]
+    pub fn note_freed(&self) {
+        if self.any.load(Relaxed) {
+            self.any_freed.store(true, Relaxed);
+        }
+    }
+
+    /// The program has synchronised: brings the charges of all pools up to date, if something was freed.
+    pub fn synchronised(&self) {
+        if self.any_freed.load(Relaxed) && self.any_freed.swap(false, Relaxed) {
+            self.settle(|_| true);
         }
     }
 
@@ -128,7 +206,7 @@ impl Pools {
         self.known().values().filter_map(ours).collect()
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<usize, PoolLocation>> {
+    fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -137,8 +215,14 @@ impl Pool {
     pub fn new(handle: CUmemoryPool, place: GpuAccount) -> Arc<Self> {
         Arc::new(Pool {
             cache: DriverCache::new(CacheSource::pool(handle), place),
-            life: Mutex::default(),
+            is_default: AtomicBool::new(false),
+            life: AtomicU64::new(0),
         })
+    }
+
+    /// Whether its allocations need not be known, because it ends with the process.
+    pub fn is_default(&self) -> bool {
+        self.is_default.load(Acquire)
     }
 
     pub fn place(&self) -> &GpuAccount {
@@ -146,6 +230,7 @@ impl Pool {
     }
 
     /// Charges what an allocation may make the pool grow by, or counts on what it has left; `None` when neither will do.
+    #[inline]
     pub fn begin(&self, bytes: u64) -> Option<Growth> {
         self.cache
             .begin(bytes)
@@ -154,7 +239,11 @@ impl Pool {
 
     /// Ends what `begin` began. Returns whether the driver took more than could be charged within the limit.
     pub fn finish(&self, growth: Growth) -> bool {
-        self.cache.finish(growth)
+        if self.is_default() {
+            self.cache.finish_open(growth)
+        } else {
+            self.cache.finish(growth)
+        }
     }
 
     pub fn trim(&self) {
@@ -168,20 +257,18 @@ impl Pool {
 
     /// One more allocation of this pool is with the program.
     pub fn allocated(&self) {
-        self.life().live += 1;
+        self.life.fetch_add(1, SeqCst);
     }
 
-    /// One allocation of this pool was freed. Returns whether that was all there was of a destroyed pool.
+    /// One allocation of this pool was freed. Returns whether that was all there was of a destroyed pool. The driver
+    /// keeps the memory at least until the program synchronises ([`Pools::synchronised`]).
     #[must_use = "a pool that is gone gives back its charge"]
     pub fn freed(&self) -> bool {
-        let mut life = self.life();
-        life.live = life.live.saturating_sub(1);
-        let (destroyed, gone) = (life.destroyed, life.destroyed && life.live == 0);
-        drop(life);
-        if !destroyed {
-            self.cache.changed();
+        let before = self.life.fetch_sub(1, SeqCst);
+        if before & DESTROYED == 0 {
+            self.place().account.pools.note_freed();
         }
-        gone
+        before == DESTROYED + 1
     }
 
     /// One allocation of that size is to be shared with other processes. Its bytes are counted by themselves until it is
@@ -207,17 +294,9 @@ impl Pool {
     /// The program destroys the pool by that call. The driver frees it with its last allocation.
     pub fn destroy(&self, call: impl FnOnce() -> CUresult) -> CUresult {
         let result = self.cache.closing(call);
-        if result == CUresult::SUCCESS {
-            let mut life = self.life();
-            life.destroyed = true;
-            if life.live == 0 {
-                self.cache.end();
-            }
+        if result == CUresult::SUCCESS && self.life.fetch_or(DESTROYED, SeqCst) == 0 {
+            self.cache.end();
         }
         result
-    }
-
-    fn life(&self) -> MutexGuard<'_, Life> {
-        self.life.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,11 +1,18 @@
 //! Stream handles: the stream that a handle names, and queries that are safe on it. The null stream is one stream for
 //! the whole device or one per thread, depending on the name under which a function was called.
 
-use divvy_driver::sys::cuda::{CUdevice, CUevent, CUresult, CUstream, CUstreamCaptureStatus, pfn};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+use divvy_driver::sys::cuda::{
+    CUdevice, CUevent, CUgraph, CUgraphEdgeData, CUgraphNode, CUresult, CUstream,
+    CUstreamCaptureMode, CUstreamCaptureStatus, pfn,
+};
 
 use crate::charge::driver_cache::relaxed;
 use crate::device;
 use crate::route::function::{Function, driver};
+use crate::route::hook::Real;
 use crate::table::real;
 
 /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD` of `cuda.h`: handles that name no stream of the program's making.
@@ -35,10 +42,42 @@ pub static PER_THREAD: Flavour = Flavour {
     per_thread: true,
 };
 
+/// Whether this process ever asked to capture a stream. Most programs never do, and need not ask the driver before each
+/// call whether a stream is captured. Captures for Direct3D (`cuStreamBeginCaptureToCig`) do not exist on Linux.
+static ANY_CAPTURE: AtomicBool = AtomicBool::new(false);
+
+pub fn begin_capture<F>(real: Real<'_, F>, _stream: CUstream) -> CUresult {
+    ANY_CAPTURE.store(true, SeqCst);
+    real.call()
+}
+
+pub fn begin_capture_v2<F>(
+    real: Real<'_, F>,
+    stream: CUstream,
+    _mode: CUstreamCaptureMode,
+) -> CUresult {
+    begin_capture(real, stream)
+}
+
+pub fn begin_capture_to_graph<F>(
+    real: Real<'_, F>,
+    stream: CUstream,
+    _graph: CUgraph,
+    _dependencies: *const CUgraphNode,
+    _data: *const CUgraphEdgeData,
+    _count: usize,
+    _mode: CUstreamCaptureMode,
+) -> CUresult {
+    begin_capture(real, stream)
+}
+
 impl Flavour {
     /// While a stream is captured, what is asked of it is written down and not done. When the driver will not say, it
     /// will not do it either.
     pub fn captures(&self, stream: CUstream) -> bool {
+        if !ANY_CAPTURE.load(Relaxed) {
+            return false;
+        }
         let mut status = CUstreamCaptureStatus::NONE;
         let Some(ask) = self.is_capturing.get() else {
             return false;

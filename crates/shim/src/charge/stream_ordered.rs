@@ -1,18 +1,21 @@
 //! Charges for stream-ordered memory: `cuMemAllocAsync` and similar calls, and the creation and destruction of memory
 //! pools. This module finds the pool of an allocation and its device; `pool` and `driver_cache` charge it.
 
+use std::sync::Arc;
+
 use divvy_driver::sys::cuda::{
     CUdevice, CUdeviceptr, CUmemAllocationType, CUmemLocation, CUmemLocationType,
     CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUresult, CUstream, pfn,
 };
 
-use crate::charge::driver_cache::{CacheSource, attribute_of};
+use crate::charge::driver_cache::{self, CacheSource, attribute_of};
 use crate::charge::oversize;
 use crate::charge::pointers::{Allocation, AllocationBacking, NO_CONTEXT};
 use crate::charge::pool::{Pool, PoolLocation};
 use crate::charge::stream::{self, Flavour, LEGACY, PER_THREAD, StreamMarker};
 use crate::charge::{memory, vmm};
 use crate::device::{self, Admission, DeviceMembership};
+use crate::oom_report;
 use crate::process::{self, LimiterState};
 use crate::route::function::{Function, driver};
 use crate::route::hook::Real;
@@ -66,21 +69,39 @@ fn from_current<F>(
     if dptr.is_null() || bytes == 0 {
         return real.call();
     }
+    // Known since an allocation that was admitted. It is forgotten with the device's context.
+    let default_of = |device: CUdevice| {
+        let account = process::account().filter(|account| account.joined().is_some())?;
+        account.pools.current_default(device)
+    };
+    if let Some(pool) = device::sole().and_then(default_of) {
+        return allocate_here(real, dptr, bytes as u64, pool, stream, flavour);
+    }
     let device = stream::device_of(stream);
     let place = match device.map_or(Admission::Pass, device::admit_on) {
         Admission::Charge(place) => place,
         Admission::Pass => return real.call(),
         Admission::Refuse => return CUresult::OUT_OF_MEMORY,
     };
-    let pool = device.and_then(|device| pool_of(&driver::cuDeviceGetMemPool, device));
-    let Some(handle) = pool else {
+    let Some(device) = device else {
+        return real.call();
+    };
+    let pools = &place.account.pools;
+    if let Some(pool) = pools.current_default(device) {
+        return allocate_here(real, dptr, bytes as u64, pool, stream, flavour);
+    }
+    let Some(handle) = pool_of(&driver::cuDeviceGetMemPool, device) else {
         return uncounted(real);
     };
     place.account.contexts.note(&place);
-    let pools = &place.account.pools;
     let home = pools
         .get(handle)
         .unwrap_or_else(|| pools.insert(handle, PoolLocation::Here(Pool::new(handle, place))));
+    if let PoolLocation::Here(pool) = &home
+        && pool_of(&driver::cuDeviceGetDefaultMemPool, device) == Some(handle)
+    {
+        pools.note_default(device, pool);
+    }
     allocate(real, dptr, bytes as u64, home, stream, flavour)
 }
 
@@ -130,11 +151,21 @@ fn allocate<F>(
     stream: CUstream,
     flavour: &Flavour,
 ) -> CUresult {
-    let pool = match home {
-        PoolLocation::Here(pool) => pool,
-        PoolLocation::Host | PoolLocation::Imported => return real.call(),
-        PoolLocation::Elsewhere => return CUresult::OUT_OF_MEMORY,
-    };
+    match home {
+        PoolLocation::Here(pool) => allocate_here(real, dptr, bytes, &pool, stream, flavour),
+        PoolLocation::Host | PoolLocation::Imported => real.call(),
+        PoolLocation::Elsewhere => CUresult::OUT_OF_MEMORY,
+    }
+}
+
+fn allocate_here<F>(
+    real: &Real<'_, F>,
+    dptr: *mut CUdeviceptr,
+    bytes: u64,
+    pool: &Arc<Pool>,
+    stream: CUstream,
+    flavour: &Flavour,
+) -> CUresult {
     if flavour.captures(stream) {
         return real.call();
     }
@@ -153,6 +184,7 @@ fn allocate<F>(
     let result = real.call();
     let over = pool.finish(growth);
     if result != CUresult::SUCCESS {
+        oom_report::record_request(pool.place(), driver_cache::most(bytes));
         return result;
     }
     // SAFETY: as above; the driver has just written the address.
@@ -166,6 +198,9 @@ fn allocate<F>(
         // SAFETY: as above.
         unsafe { dptr.write(before) };
         return CUresult::OUT_OF_MEMORY;
+    }
+    if pool.is_default() {
+        return result;
     }
     pool.allocated();
     let pointers = &pool.place().account.pointers;
@@ -250,8 +285,33 @@ pub fn destroy<F>(real: Real<'_, F>, pool: CUmemoryPool) -> CUresult {
         PoolLocation::Here(known) => known.destroy(|| real.call()),
         PoolLocation::Elsewhere | PoolLocation::Host | PoolLocation::Imported => real.call(),
     };
+    // A device of which it was the current one has its default one again (cuMemPoolDestroy, CUDA driver API).
+    account.pools.forget_current();
     if result != CUresult::SUCCESS {
         account.pools.insert(pool, home);
+    }
+    result
+}
+
+/// `cuDeviceSetMemPool`.
+pub fn set_of_device<F>(real: Real<'_, F>, _dev: CUdevice, _pool: CUmemoryPool) -> CUresult {
+    set_current(&real)
+}
+
+/// `cuMemSetMemPool`.
+pub fn set_of_location<F>(
+    real: Real<'_, F>,
+    _location: *mut CUmemLocation,
+    _kind: CUmemAllocationType,
+    _pool: CUmemoryPool,
+) -> CUresult {
+    set_current(&real)
+}
+
+fn set_current<F>(real: &Real<'_, F>) -> CUresult {
+    let result = real.call();
+    if let Some(account) = process::account() {
+        account.pools.forget_current();
     }
     result
 }

@@ -7,17 +7,25 @@ use crate::charge::stream::{LEGACY, PER_THREAD};
 use crate::compute::flight::{Lane, StreamId};
 use crate::compute::gate::gated;
 use crate::device;
+use crate::process;
 use crate::route::hook::Real;
 
 fn watched<F>(real: &Real<'_, F>, of: impl Fn(&Lane) -> bool) -> CUresult {
-    let Some((account, slot)) = gated() else {
-        return real.call();
+    let result = match gated() {
+        None => real.call(),
+        Some((account, slot)) => {
+            let watching = slot.watch_work();
+            let result = real.call();
+            drop(watching);
+            let fine = result == CUresult::SUCCESS;
+            account.compute.synchronised(slot, |lane| fine && of(lane));
+            result
+        }
     };
-    let watching = slot.watch_work();
-    let result = real.call();
-    drop(watching);
-    let fine = result == CUresult::SUCCESS;
-    account.compute.synchronised(slot, |lane| fine && of(lane));
+    // The driver gives freed memory of its pools back now (CUDA programming guide, "Physical Page Caching Behavior").
+    if let Some(account) = process::account() {
+        account.pools.synchronised();
+    }
     result
 }
 

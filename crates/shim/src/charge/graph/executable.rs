@@ -22,6 +22,7 @@ use crate::account::GpuAccount;
 use crate::charge::breakdown::Breakdown;
 use crate::charge::driver_cache::{self, CacheSource, DriverCache, Growth};
 use crate::charge::retry::retry_while;
+use crate::oom_report;
 
 /// Between two looks whether a stream's work has come to its end. Work of a graph takes milliseconds: a shorter pause
 /// would only ask the driver more often.
@@ -289,6 +290,7 @@ impl Executable {
     fn begin_now(&self) -> Option<Vec<Growth>> {
         let mut growths = Vec::with_capacity(self.needs.len());
         for need in &self.needs {
+            oom_report::record_request(need.cache.place(), driver_cache::most(need.bytes));
             let Some(growth) = need.cache.begin(need.bytes) else {
                 self.finish(growths);
                 return None;
