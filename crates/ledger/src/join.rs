@@ -10,7 +10,7 @@ use crate::account::Word;
 use crate::compute;
 use crate::fork::{Epoch, Opening};
 use crate::integrity::FileWatch;
-use crate::layout::{Cell, ControlFile, SLOTS, SlotsFile, state};
+use crate::layout::{Cell, ControlFile, SHARED_WORDS, SLOTS, SlotsFile, state};
 use crate::life_mark::MarkedBy;
 use crate::lock::{self, LockFile};
 use crate::map::{self, Map, OpenError};
@@ -113,7 +113,7 @@ impl Slice {
         };
         // The two seconds of a predecessor that crashed begin now, not with the first reservation that does not fit.
         // Whether that works is no condition for joining.
-        let _ = slot.reap(boot_time_ns());
+        let _ = slot.reap_in(&file, boot_time_ns());
         Ok(slot)
     }
 }
@@ -175,10 +175,19 @@ fn claim(
     Ok(taken.then_some(live))
 }
 
-/// Clears the last owner's shared allocations from a slot, before its next owner takes it.
+/// Clears the last owner's shared allocations from a slot, before its next owner takes it. A line that is not live has
+/// no holders: they are cleared when it is taken. So its pages need not be touched.
 fn hold_nothing(slots: &SlotsFile, index: usize) {
-    for line in &slots.shared {
-        let holders = &line.holders[index / 64];
+    let live = (0..SHARED_WORDS).map(|word| {
+        let on_gpu = |live: &[AtomicU64; SHARED_WORDS]| live[word].load(SeqCst);
+        slots
+            .shared_live
+            .iter()
+            .map(on_gpu)
+            .fold(0, |any, live| any | live)
+    });
+    for line in map::bits(live) {
+        let holders = &slots.shared[line].holders[index / 64];
         if holders.load(SeqCst) >> (index % 64) & 1 == 1 {
             holders.fetch_and(!(1 << (index % 64)), SeqCst);
         }

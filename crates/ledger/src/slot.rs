@@ -1,6 +1,7 @@
 //! The slot of one process in the ledger, and its view of the slice's limit and usage without system calls.
 
 use std::fmt;
+use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -228,10 +229,14 @@ impl ProcessSlot {
     /// # Errors
     /// The slots file cannot be opened or locked any more.
     pub fn reap(&self, now: u64) -> Result<Reaped, OpenError> {
+        self.reap_in(&self.slice.open_slots(true)?, now)
+    }
+
+    /// The same, in the slots file that is open for writing.
+    pub(crate) fn reap_in(&self, file: &File, now: u64) -> Result<Reaped, OpenError> {
         let others = self.live_slots().filter(|slot| *slot != self.index);
-        let file = self.slice.open_slots(true)?;
         let access = SlotsAccess {
-            file: &file,
+            file,
             mapped: Some(&self.slots),
         };
         let reaped = (self.slice).reap_slots(access, others, now, &|_| Listed::Unknown)?;

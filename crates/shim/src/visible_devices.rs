@@ -13,10 +13,10 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use divvy_driver::sys::cuda::CUresult;
-use divvy_ledger::Numbering;
+use divvy_ledger::{Numbering, Slice};
 
 use crate::log;
-use crate::process;
+use crate::process::{self, LimiterState};
 use crate::route::hook::Real;
 
 const VISIBLE: &CStr = c"CUDA_VISIBLE_DEVICES";
@@ -71,12 +71,20 @@ fn numbered_gpus() -> Option<Vec<String>> {
     if variable(NUMBERING).as_deref() == Some(BY_DRIVER) {
         return None;
     }
+    // The limiter needs the slice as well, so it is opened once.
+    if let LimiterState::Limited(account) = process::limiter_state() {
+        return numbered_by(account.slice());
+    }
     let Some(folder) = process::slice_folder() else {
         return instances();
     };
-    let Ok(slice) = process::open(&folder) else {
-        return granted_gpus();
-    };
+    match process::open(&folder) {
+        Ok(slice) => numbered_by(&slice),
+        Err(_) => granted_gpus(),
+    }
+}
+
+fn numbered_by(slice: &Slice) -> Option<Vec<String>> {
     let gpus = slice.gpus().iter().map(|gpu| uuid_text(&gpu.uuid));
     (slice.spec().numbering == Numbering::Slice).then(|| gpus.collect())
 }

@@ -5,14 +5,20 @@
 //! a handle, is. What may die is taken out *before* the driver is asked, for the driver may give the same handle to another thread at
 //! once, and put back when the driver refuses.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
+use std::hash::BuildHasherDefault;
+
+use crate::charge::pointers::AddressHasher;
+
+type ByHandle<T> = HashMap<u64, T, BuildHasherDefault<AddressHasher>>;
 
 pub struct Mappings<B> {
-    handles: HashMap<u64, Handle<B>>,
+    handles: ByHandle<Handle<B>>,
     /// The handle mapped at each start address.
     ranges: BTreeMap<u64, u64>,
     /// The bindings to a resource, by resource.
-    bound: HashMap<u64, Vec<(BindingRegion, u64)>>,
+    bound: ByHandle<Vec<(BindingRegion, u64)>>,
 }
 
 /// The part of a resource that a handle is bound to: a box in one of its surfaces.
@@ -92,9 +98,9 @@ impl<B: Clone> Unmapped<B> {
 impl<B> Default for Mappings<B> {
     fn default() -> Self {
         Mappings {
-            handles: HashMap::new(),
+            handles: HashMap::default(),
             ranges: BTreeMap::new(),
-            bound: HashMap::new(),
+            bound: HashMap::default(),
         }
     }
 }
@@ -136,12 +142,14 @@ impl<B: Clone> Mappings<B> {
 
     /// One reference less; `None` for a handle that is not ours, or has no reference left: the driver refuses to release it.
     pub fn release(&mut self, handle: u64) -> Option<Released<B>> {
-        let known = self.handles.get_mut(&handle)?;
-        known.references = known.references.checked_sub(1)?;
-        Some(Released {
-            handle,
-            dead: self.remove_if_unused(handle),
-        })
+        let Entry::Occupied(mut known) = self.handles.entry(handle) else {
+            return None;
+        };
+        let held = known.get_mut();
+        held.references = held.references.checked_sub(1)?;
+        let is_unused = held.references == 0 && held.mappings == 0;
+        let dead = is_unused.then(|| known.remove().backing);
+        Some(Released { handle, dead })
     }
 
     /// The driver refused the release.
@@ -207,6 +215,11 @@ impl<B: Clone> Mappings<B> {
         dead
     }
 
+    /// Whether anything is bound to anything.
+    pub fn has_bindings(&self) -> bool {
+        !self.bound.is_empty()
+    }
+
     /// Takes out what is bound to a part of a resource, or to all of it, and what overlaps the part.
     pub fn take_bound(&mut self, resource: u64, part: Option<BindingRegion>) -> Bound {
         let Some(bound) = self.bound.get_mut(&resource) else {
@@ -260,11 +273,6 @@ impl<B: Clone> Mappings<B> {
         if let Some(known) = self.handles.get_mut(&handle) {
             known.mappings = known.mappings.saturating_sub(1);
         }
-        self.remove_if_unused(handle)
-    }
-
-    /// Removes the handle if nothing keeps its memory alive, and says so.
-    fn remove_if_unused(&mut self, handle: u64) -> Option<B> {
         let known = self.handles.get(&handle)?;
         if known.references > 0 || known.mappings > 0 {
             return None;

@@ -278,7 +278,7 @@ impl MemoryCharge {
 impl Drop for MemoryCharge {
     fn drop(&mut self) {
         let GpuAccount { account, slot, gpu } = self.place;
-        let has = *self.has();
+        let has = *self.has.get_mut().unwrap_or_else(PoisonError::into_inner);
         if has.own > 0 {
             slot.release(gpu, has.own);
         }

@@ -15,6 +15,7 @@ use crate::charge::memory_charge::MemoryCharge;
 use crate::charge::oversize;
 use crate::charge::pointers::key;
 use crate::device::{self, Admission};
+use crate::oom_report;
 use crate::process;
 use crate::route::hook::Real;
 use crate::table::real;
@@ -49,7 +50,7 @@ pub fn create<F>(
         Admission::Refuse => return CUresult::OUT_OF_MEMORY,
     };
     let bytes = granted(size as u64);
-    let Ok(hold) = place.reserve(bytes) else {
+    let Ok(hold) = place.reserve_unnoted(bytes) else {
         // SAFETY: the driver's function, with the handle that it has just written and the program has not seen.
         let release = |handle| unsafe { Some(real::cuMemRelease.get()?(handle)) };
         // SAFETY: not null, and the driver would write there.
@@ -65,6 +66,8 @@ pub fn create<F>(
             .mappings()
             .create(unsafe { handle.read() }, holding);
         drop(old);
+    } else {
+        oom_report::record_request(&place, bytes);
     }
     result
 }
@@ -108,13 +111,18 @@ pub fn retain<F>(
 }
 
 pub fn release<F>(real: Real<'_, F>, handle: CUmemGenericAllocationHandle) -> CUresult {
-    let Some((account, released)) =
-        process::account().and_then(|account| Some((account, account.mappings().release(handle)?)))
-    else {
+    let Some(account) = process::account() else {
+        return real.call();
+    };
+    let mut mappings = account.mappings();
+    let has_bindings = mappings.has_bindings();
+    let released = mappings.release(handle);
+    drop(mappings);
+    let Some(released) = released else {
         return real.call();
     };
     // If it is a multicast object that ends here, what was bound to it is not any more.
-    let ends = released.dead.is_some();
+    let ends = has_bindings && released.dead.is_some();
     let unbinding = ends.then(|| Unbinding::all(account, key::multicast(handle)));
     let result = real.call();
     if result != CUresult::SUCCESS {
