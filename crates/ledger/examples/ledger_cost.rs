@@ -3,7 +3,7 @@
 //! Prints one line a figure, `NAME VALUE UNIT`, for `cargo xtask bench`. Build it with `--release`.
 
 use std::error::Error;
-use std::io::{Read, Write, pipe};
+use std::io::{PipeWriter, Read, Write, pipe};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -21,21 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     } else {
         "/tmp"
     })?;
-    let gpus = vec![GpuSpec {
-        uuid: [1; 16],
-        limit: LIMIT,
-        overhead: 1 << 28,
-        weight: 1000,
-        ..GpuSpec::default()
-    }];
-    let spec = SliceSpec {
-        id: "cost".into(),
-        generation: 1,
-        gpus,
-        ..SliceSpec::default()
-    };
-    Control::create(folder.path(), &spec)?;
-    let slice = Slice::open(folder.path())?;
+    let slice = made(&folder.path().join("pairs"))?;
     let mut out = std::io::stdout();
 
     let mut slots = vec![slice.join()?];
@@ -71,6 +57,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let read = best(reads, PAIRS / 1000) / 1e3;
     writeln!(out, "ledger_agent_read {read:.1} us")?;
     drop(slots);
+    for siblings in [0, 1, 7, 31] {
+        let slice = made(&folder.path().join(format!("view-{siblings}")))?;
+        let slot = slice.join()?;
+        let _members = Members::start(&slice, siblings)?;
+        let view = best(|| views(&slot), PAIRS);
+        writeln!(out, "ledger_view_{siblings}_siblings {view:.1} ns")?;
+    }
 
     let joined = joins(&slice)?;
     writeln!(
@@ -79,6 +72,25 @@ fn main() -> Result<(), Box<dyn Error>> {
         joined.as_secs_f64() * 1e3
     )?;
     Ok(())
+}
+
+/// A new slice of one GPU.
+fn made(folder: &Path) -> Result<Slice, Box<dyn Error>> {
+    let gpus = vec![GpuSpec {
+        uuid: [1; 16],
+        limit: LIMIT,
+        overhead: 1 << 28,
+        weight: 1000,
+        ..GpuSpec::default()
+    }];
+    let spec = SliceSpec {
+        id: "cost".into(),
+        generation: 1,
+        gpus,
+        ..SliceSpec::default()
+    };
+    Control::create(folder, &spec)?;
+    Ok(Slice::open(folder)?)
 }
 
 /// Nanoseconds for each of `count` pieces of work, in the best of seven goes.
@@ -122,41 +134,73 @@ fn infos(slot: &ProcessSlot) {
     }
 }
 
-/// Forks 300 processes that each join, reserve and stay until all are in.
-fn joins(slice: &Slice) -> Result<Duration, Box<dyn Error>> {
-    let (mut joined, report) = pipe()?;
-    let (mut wait, go) = pipe()?;
-    let start = Instant::now();
-    let mut children = Vec::new();
-    for _ in 0..PROCESSES {
-        // SAFETY: this program has one thread, so its child may do what it likes; it ends in _exit.
-        match unsafe { libc::fork() } {
-            0 => {
-                let slot = slice.join();
-                let fine = slot
-                    .as_ref()
-                    .is_ok_and(|slot| slot.reserve(0, 1 << 20).map(|hold| hold.commit()).is_ok());
-                let _ = (&report).write_all(&[u8::from(fine)]);
-                drop(go);
-                let _ = wait.read(&mut [0]);
-                // SAFETY: ends the child without running the parent's destructors.
-                unsafe { libc::_exit(0) }
+fn views(slot: &ProcessSlot) {
+    for _ in 0..PAIRS {
+        // As the limiter does: each use of the slot looks at its files now and then.
+        assert!(slot.check().is_ok());
+        std::hint::black_box(slot.used_by_living(0));
+    }
+}
+
+/// Forked processes that have joined, reserved a mebibyte and stay until this is dropped.
+struct Members {
+    children: Vec<libc::pid_t>,
+    go: Option<PipeWriter>,
+}
+
+impl Members {
+    fn start(slice: &Slice, processes: usize) -> Result<Self, Box<dyn Error>> {
+        let (mut joined, report) = pipe()?;
+        let (mut wait, go) = pipe()?;
+        let mut children = Vec::new();
+        for _ in 0..processes {
+            // SAFETY: this program has one thread, so its child may do what it likes; it ends in _exit.
+            match unsafe { libc::fork() } {
+                0 => {
+                    let slot = slice.join().map(|slot| &*Box::leak(Box::new(slot)));
+                    let fine = slot.is_ok_and(|slot| {
+                        slot.mark_life();
+                        slot.reserve(0, 1 << 20).map(|hold| hold.commit()).is_ok()
+                    });
+                    let _ = (&report).write_all(&[u8::from(fine)]);
+                    drop(go);
+                    let _ = wait.read(&mut [0]);
+                    // SAFETY: ends the child without running the parent's destructors.
+                    unsafe { libc::_exit(0) }
+                }
+                child if child > 0 => children.push(child),
+                _ => return Err(std::io::Error::last_os_error().into()),
             }
-            child if child > 0 => children.push(child),
-            _ => return Err(std::io::Error::last_os_error().into()),
+        }
+        let mut answers = vec![0; processes];
+        joined.read_exact(&mut answers)?;
+        let go = Some(go);
+        let all = Self { children, go };
+        if answers.contains(&0) {
+            return Err("not every process joined".into());
+        }
+        Ok(all)
+    }
+}
+
+impl Drop for Members {
+    fn drop(&mut self) {
+        self.go = None;
+        for child in &self.children {
+            // SAFETY: our own child, waited for once.
+            unsafe { libc::waitpid(*child, std::ptr::null_mut(), 0) };
         }
     }
-    let mut answers = [0; PROCESSES];
-    joined.read_exact(&mut answers)?;
+}
+
+/// How long it takes until 300 processes have joined and reserved.
+fn joins(slice: &Slice) -> Result<Duration, Box<dyn Error>> {
+    let start = Instant::now();
+    let members = Members::start(slice, PROCESSES)?;
     let took = start.elapsed();
-    let charged = slice.usage(0)?.charged;
-    drop(go);
-    for child in children {
-        // SAFETY: our own child, waited for once.
-        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    if slice.usage(0)?.charged != (PROCESSES as u64) << 20 {
+        return Err("not every process was charged".into());
     }
-    if answers != [1; PROCESSES] || charged != (PROCESSES as u64) << 20 {
-        return Err("not every process joined".into());
-    }
+    drop(members);
     Ok(took)
 }

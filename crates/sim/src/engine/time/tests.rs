@@ -237,11 +237,12 @@ fn the_first_process_at_a_meeting_keeps_the_gpu_in_its_turns_until_the_last_has_
     let late = bench.push(1, meeting(2, 0));
     let after = bench.push(0, Work::Busy(MS));
     bench.advance(20 * MS);
-    // Turns of 2 ms: 0 spins, 1 works, 0 spins, 1 works, 0 spins, 1 works its last ms and arrives at 11 ms.
-    assert_eq!(bench.queues[1].ended_at(late), Some(11 * MS));
-    assert_eq!(bench.queues[0].ended_at(early), Some(11 * MS));
-    assert_eq!(bench.queues[0].ended_at(after), Some(12 * MS));
-    assert_eq!((bench.busy(0), bench.busy(1)), (7 * MS, 5 * MS));
+    // In turns: 0 spins, 1 works, five times each; in the last turn 1 works less than a time slice and arrives.
+    let spun = (5 * MS).div_ceil(SLICE_NS) * SLICE_NS;
+    assert_eq!(bench.queues[1].ended_at(late), Some(spun + 5 * MS));
+    assert_eq!(bench.queues[0].ended_at(early), Some(spun + 5 * MS));
+    assert_eq!(bench.queues[0].ended_at(after), Some(spun + 6 * MS));
+    assert_eq!((bench.busy(0), bench.busy(1)), (spun + MS, 5 * MS));
 }
 
 #[test]

@@ -7,9 +7,11 @@ use rustix::process::geteuid;
 use crate::report::{Report, Row};
 
 /// Name of the row, command to the probe, calls a round.
-const CALLS: [(&str, &str, u32); 8] = [
+const CALLS: [(&str, &str, u32); 10] = [
     ("allocate and free 2 MiB", "pair", 4000),
     ("allocate and free 512 B", "small", 4000),
+    ("the same in stream order, 2 MiB", "async", 4000),
+    ("create and release a handle, 2 MiB", "create", 4000),
     ("cuMemGetInfo", "info", 100_000),
     ("launch of an empty kernel", "launch", 10_240),
     ("cuCtxGetDevice, not hooked", "device", 1_000_000),
@@ -18,39 +20,87 @@ const CALLS: [(&str, &str, u32); 8] = [
     ("cuGetProcAddress", "ask", 20_000),
 ];
 
+/// Siblings that are started one after another, how many there are then, and calls a round. The simulated driver's own
+/// call takes 0.4 us for each of them, too: their number is what the difference is to be seen to depend on.
+const SIBLINGS: [(u32, u32, u32); 3] = [(1, 1, 20_000), (6, 7, 8_000), (24, 31, 2_000)];
+
 /// Processes that allocate at once.
 const AT_ONCE: usize = 4;
 
 /// The slice that is filled to see how much of a limit can be had.
 const FILLED: u64 = 8 << 30;
 
-/// Each call in a slice of `home`, and bare. `form` is put behind the rows' names.
-fn each_call(home: &Home, form: &str, rounds: usize, report: &mut Report) -> Result<()> {
-    let _daemon = home.daemon(&[]);
-    let probe = home.program("call_cost");
-    let mut limited =
-        Dialog::start(&mut home.divvy_command(&["run", "--gpu-memory", "8G", "--", &probe]));
-    let mut bare = Dialog::start(&mut home.outside(&probe));
-    ensure!(
-        limited.line().trim() == "ready" && bare.line().trim() == "ready",
-        "the probes came up"
-    );
-    for (name, command, calls) in CALLS {
-        let (ours, floor) = in_turns(
-            &mut limited,
-            &mut bare,
-            &format!("{command} {calls}"),
-            rounds,
-            |line| line.parse().ok(),
-        )?;
-        report.add(Row {
-            name: format!("{name}{form}"),
+/// The probe in a slice and outside, which are asked the same in turns.
+struct Probes {
+    limited: Dialog,
+    bare: Dialog,
+}
+
+impl Probes {
+    fn start(home: &Home, limit: &str) -> Result<Self> {
+        let probe = home.program("call_cost");
+        let mut probes = Self {
+            limited: Dialog::start(&mut home.divvy_command(&[
+                "run",
+                "--gpu-memory",
+                limit,
+                "--",
+                &probe,
+            ])),
+            bare: Dialog::start(&mut home.outside(&probe)),
+        };
+        for dialog in [&mut probes.limited, &mut probes.bare] {
+            ensure!(dialog.line().trim() == "ready", "the probes came up");
+        }
+        Ok(probes)
+    }
+
+    /// Has both do something that is not measured.
+    fn prepare(&mut self, command: &str) {
+        for dialog in [&mut self.limited, &mut self.bare] {
+            dialog.say(command);
+            dialog.line();
+        }
+    }
+
+    fn row(&mut self, name: String, command: &str, rounds: usize) -> Result<Row> {
+        let read = |line: &str| line.parse().ok();
+        let (ours, floor) = in_turns(&mut self.limited, &mut self.bare, command, rounds, read)?;
+        Ok(Row {
+            name,
             unit: "ns/call",
             ours,
             floor,
             floor_is: "the same call without the limiter",
             note: String::new(),
-        });
+        })
+    }
+}
+
+/// Each call in a slice of `home`, and bare. `form` is put behind the rows' names.
+fn each_call(home: &Home, form: &str, rounds: usize, report: &mut Report) -> Result<()> {
+    let _daemon = home.daemon(&[]);
+    let mut probes = Probes::start(home, "8G")?;
+    for (name, command, calls) in CALLS {
+        report.add(probes.row(
+            format!("{name}{form}"),
+            &format!("{command} {calls}"),
+            rounds,
+        )?);
+    }
+    Ok(())
+}
+
+/// The view of memory with a live pool, and beside other processes of the slice.
+fn view(home: &Home, rounds: usize, report: &mut Report) -> Result<()> {
+    let _daemon = home.daemon(&[]);
+    let mut probes = Probes::start(home, "60G")?;
+    probes.prepare("pool 4194304");
+    report.add(probes.row("cuMemGetInfo with a pool".to_owned(), "info 100000", rounds)?);
+    for (more, all, calls) in SIBLINGS {
+        probes.prepare(&format!("siblings {more}"));
+        let name = format!("cuMemGetInfo with a pool, {all} siblings");
+        report.add(probes.row(name, &format!("info {calls}"), rounds)?);
     }
     Ok(())
 }
@@ -69,6 +119,7 @@ pub fn measure(programs: &Programs, quick: bool, report: &mut Report) -> Result<
     let home = home("preload");
     let probe = home.program("call_cost");
     each_call(&home, "", rounds, report)?;
+    view(&home, rounds, report)?;
 
     let _daemon = home.daemon(&[]);
     let (own, copies) = (home.program("bench"), AT_ONCE.to_string());

@@ -13,9 +13,11 @@ use divvy_e2e::{Home, Programs};
 use serde_json::{Value, json};
 
 /// Name of the row, command to the probe, calls.
-const CALLS: [(&str, &str, u64); 7] = [
+const CALLS: [(&str, &str, u64); 9] = [
     ("allocate and free 2 MiB", "pair", 1000),
     ("allocate and free 512 B", "small", 1000),
+    ("the same in stream order, 2 MiB", "async", 1000),
+    ("create and release a handle, 2 MiB", "create", 1000),
     ("cuMemGetInfo", "info", 1000),
     ("launch of an empty kernel", "launch", 1024),
     ("dlsym of a hooked function", "lookup", 1000),
