@@ -1,5 +1,6 @@
 //! What calls cost, in nanoseconds.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Instant;
 
@@ -7,7 +8,7 @@ use divvy_driver::sys::cuda::*;
 use serde_json::{Value, json};
 
 use crate::Answer;
-use crate::gpu::{Failure, Gpu, cu};
+use crate::gpu::{Failure, Gpu, NotAvailable, cu};
 
 const MIB: usize = 1 << 20;
 const STREAM: CUstream = std::ptr::null_mut();
@@ -34,7 +35,63 @@ fn timed(times: usize, mut go: impl FnMut() -> Result<(), Failure>) -> Result<Va
 }
 
 pub fn calls() -> Answer {
-    let gpu = Gpu::with_context()?;
+    calls_of(&Gpu::with_context()?)
+}
+
+/// Where a job that has the wrapper finds the driver itself.
+const BEHIND: &str = "/run/divvy-job/libcuda_real.so.1";
+/// Enough for quartiles; each takes a second or two on a GPU.
+const ROUNDS: usize = 9;
+
+/// The limiter and the driver behind it by turns, in one process: another process has another layout of memory, and
+/// its calls may cost another time for that alone.
+pub fn turns() -> Answer {
+    let limited = Gpu::with_context()?;
+    if !Path::new(BEHIND).exists() {
+        return Err(NotAvailable(format!("not in a slice with the wrapper: no {BEHIND}")).into());
+    }
+    let bare = Gpu::behind(&limited, Path::new(BEHIND))?;
+    let mut rounds = Vec::new();
+    for round in 0..ROUNDS {
+        rounds.push(if round % 2 == 0 {
+            let without = calls_of(&bare)?;
+            (without, calls_of(&limited)?)
+        } else {
+            let with = calls_of(&limited)?;
+            (calls_of(&bare)?, with)
+        });
+    }
+    let names = rounds[0].0.as_object().into_iter().flatten();
+    let rows = names.map(|(name, _)| {
+        let medians = rounds.iter().map(|(without, with)| {
+            let median = |side: &Value| side[name]["p50_ns"].as_i64().unwrap_or_default();
+            (median(without), median(with))
+        });
+        let (without, with): (Vec<i64>, Vec<i64>) = medians.unzip();
+        let added = with
+            .iter()
+            .zip(&without)
+            .map(|(with, without)| with - without);
+        let row = json!({
+            "without_ns": quartiles(without.clone()),
+            "with_ns": quartiles(with.clone()),
+            "added_ns": quartiles(added.collect()),
+        });
+        (name.clone(), row)
+    });
+    let rows: serde_json::Map<String, Value> = rows.collect();
+    Ok(
+        json!({"rounds": ROUNDS, "of": "the rounds' medians: quartile, median, quartile", "calls": rows}),
+    )
+}
+
+fn quartiles(mut figures: Vec<i64>) -> [i64; 3] {
+    figures.sort_unstable();
+    let last = figures.len().saturating_sub(1);
+    [1, 2, 3].map(|quarter| figures[last * quarter / 4])
+}
+
+fn calls_of(gpu: &Gpu) -> Answer {
     let kernel = gpu.kernel()?;
     let pair = |bytes: usize| {
         timed(1000, || {

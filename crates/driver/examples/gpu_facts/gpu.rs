@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_int};
 use std::fmt;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use divvy_driver::load::{CUDA, Library};
@@ -86,6 +87,16 @@ impl Gpu {
         cu!(gpu, cuDeviceGetUuid_v2(&raw mut uuid, gpu.device))?;
         gpu.uuid = Uuid(uuid.bytes);
         Ok(gpu)
+    }
+
+    /// The same GPU by the functions of another library, which is initialised already and has this thread's context.
+    pub fn behind(other: &Self, library: &Path) -> Result<Self, Failure> {
+        Ok(Self {
+            library: Library::open(Some(library), CUDA)?,
+            nvml: Nvml::load(None)?,
+            device: other.device,
+            uuid: other.uuid,
+        })
     }
 
     /// The same, with its primary context current.

@@ -113,6 +113,11 @@ const FACTS: &[Fact] = &[
         measure: costs::calls,
     },
     Fact {
+        name: "call_turns",
+        decides: "what the limiter adds to these calls, by turns in one process",
+        measure: costs::turns,
+    },
+    Fact {
         name: "event_cost",
         decides: "the cost of measuring device time with events, and of handing a turn over by futex",
         measure: costs::events,

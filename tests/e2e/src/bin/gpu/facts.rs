@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use divvy_e2e::GIB;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::Item;
 use crate::ground::{Ground, Trouble};
@@ -16,6 +16,9 @@ const IN_A_SLICE: [&str; 5] = [
     "graph_bytes",
     "managed_bytes",
 ];
+
+/// The fact that exists in a slice alone.
+const TURNS: &str = "call_turns";
 
 const SLICE: u64 = 8 * GIB;
 const PATIENCE: u64 = 40;
@@ -37,7 +40,8 @@ pub fn items(ground: &Ground) -> Vec<Item> {
         }
     };
     let mut items = Vec::new();
-    for fact in listed.as_array().into_iter().flatten() {
+    let known = listed.as_array().into_iter().flatten();
+    for fact in known.filter(|fact| fact["name"] != TURNS) {
         let name = fact["name"].as_str().unwrap_or_default().to_owned();
         let decides = fact["decides"].as_str().unwrap_or_default().to_owned();
         let word = name.clone();
@@ -66,9 +70,9 @@ pub fn items(ground: &Ground) -> Vec<Item> {
     }
     items.push(Item::new(
         "overhead",
-        "what the limiter adds to each call, both sides by turns",
+        "what the limiter adds to each call, both sides by turns in one process",
         90,
-        overhead,
+        |ground| inside(ground, TURNS),
     ));
     items
 }
@@ -87,41 +91,5 @@ fn outside(ground: &Ground, fact: &str, variables: &[(&str, &str)]) -> Result<Va
 fn inside(ground: &Ground, fact: &str) -> Result<Value, Trouble> {
     let program = program(ground);
     let mut command = ground.in_slice(SLICE, &[program.as_str(), fact]);
-    ground.json(&mut command, Duration::from_secs(PATIENCE))
-}
-
-/// Medians of the rounds' medians, without the limiter and with it.
-fn overhead(ground: &Ground) -> Result<Value, Trouble> {
-    let rounds = if ground.quick { 1 } else { 5 };
-    let (mut bare, mut limited) = (Vec::new(), Vec::new());
-    for _ in 0..rounds {
-        bare.push(outside(ground, "call_cost", &[])?);
-        limited.push(inside(ground, "call_cost")?);
-    }
-    let calls = bare[0].as_object().map(|row| row.keys().cloned().collect());
-    let calls: Vec<String> = calls.unwrap_or_default();
-    let middle = |side: &[Value], call: &str, figure: &str| {
-        let mut figures: Vec<u64> = side
-            .iter()
-            .filter_map(|round| round[call][figure].as_u64())
-            .collect();
-        figures.sort_unstable();
-        figures.get(figures.len() / 2).copied()
-    };
-    let rows = calls.iter().filter_map(|call| {
-        let (without, with) = (
-            middle(&bare, call, "p50_ns")?,
-            middle(&limited, call, "p50_ns")?,
-        );
-        let row = json!({
-            "without_ns": without,
-            "with_ns": with,
-            "added_ns": with.cast_signed() - without.cast_signed(),
-            "ratio": with as f64 / without.max(1) as f64,
-            "p99_without_ns": middle(&bare, call, "p99_ns"),
-            "p99_with_ns": middle(&limited, call, "p99_ns"),
-        });
-        Some((call.clone(), row))
-    });
-    Ok(json!({"rounds": rounds, "calls": rows.collect::<serde_json::Map<_, _>>()}))
+    ground.json(&mut command, Duration::from_secs(2 * PATIENCE))
 }
