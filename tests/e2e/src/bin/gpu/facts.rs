@@ -1,8 +1,9 @@
 //! What the driver really does (`gpu_facts`), outside of every slice and inside one, and what the limiter adds to its calls.
 
 use std::time::Duration;
+use std::{fs, thread};
 
-use divvy_e2e::GIB;
+use divvy_e2e::{GIB, MIB};
 use serde_json::Value;
 
 use crate::Item;
@@ -74,7 +75,67 @@ pub fn items(ground: &Ground) -> Vec<Item> {
         90,
         |ground| inside(ground, TURNS),
     ));
+    items.extend(SHARES.map(|(name, what, tenants)| {
+        Item::new(name, what, 100, move |ground| shares(ground, tenants))
+    }));
     items
+}
+
+/// Tenants at one time, as `--compute` has each.
+const SHARES: [(&str, &str, &[&str]); 3] = [
+    (
+        "shares.alone",
+        "device time, products, clock and power of a tenant with a whole GPU",
+        &["fair=0.75"],
+    ),
+    (
+        "shares.strict",
+        "the same held to a quarter: a quarter of the device time, whatever the clock",
+        &["strict=0.25"],
+    ),
+    (
+        "shares.pair",
+        "the same of two tenants at a time",
+        &["fair=0.75", "fair=0.25"],
+    ),
+];
+const SHARE_OF_TIME: &str = include_str!("../../../clients/gpu/share_of_time.py");
+
+/// What each tenant says of its pieces of work: for a minute, or five seconds where it is to be quick.
+fn shares(ground: &Ground, tenants: &[&str]) -> Result<Value, Trouble> {
+    let script = ground.home.scratch().join("share_of_time.py");
+    fs::write(&script, SHARE_OF_TIME)?;
+    let seconds = if ground.quick { "5" } else { "60" };
+    let run = |compute: &&str| {
+        let memory = format!("{}M", SLICE / MIB);
+        let words = [
+            "run",
+            "--no-wait",
+            "--gpu-memory",
+            &memory,
+            "--compute",
+            compute,
+            "--",
+        ];
+        let mut command = ground.home.divvy_command(&words);
+        command.arg(&ground.python).arg(&script);
+        command.args(["--seconds", seconds]);
+        ground.json(&mut command, Duration::from_secs(90))
+    };
+    thread::scope(|scope| {
+        let running = tenants.iter().map(|tenant| scope.spawn(|| run(tenant)));
+        let running: Vec<_> = running.collect();
+        let answers = running.into_iter().map(|tenant| {
+            let ended = tenant.join();
+            ended.unwrap_or_else(|_| Err(Trouble::failed("a tenant's thread panicked")))
+        });
+        let answers: Result<Vec<Value>, Trouble> = answers.collect();
+        Ok(tenants
+            .iter()
+            .map(|name| (*name).to_owned())
+            .zip(answers?)
+            .collect())
+    })
 }
 
 fn program(ground: &Ground) -> String {
