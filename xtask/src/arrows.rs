@@ -347,7 +347,7 @@ const LEDGER: Tree = Tree {
         (
             "slot",
             &[
-                "account", "layout", "map", "fork", "lock", "process", "reap", "slice",
+                "account", "layout", "map", "syscall", "fork", "lock", "process", "reap", "slice",
             ],
         ),
         (

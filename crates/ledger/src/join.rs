@@ -11,13 +11,12 @@ use crate::compute;
 use crate::fork::{Epoch, Opening};
 use crate::integrity::FileWatch;
 use crate::layout::{Cell, ControlFile, SHARED_WORDS, SLOTS, SlotsFile, state};
-use crate::life_mark::MarkedBy;
 use crate::lock::{self, LockFile};
 use crate::map::{self, Map, OpenError};
 use crate::process::{ProcessIdentity, boot_time_ns, image};
 use crate::reap::{Listed, SlotsAccess};
 use crate::slice::Slice;
-use crate::slot::{ProcessSlot, set_live};
+use crate::slot::{MarkedBy, ProcessSlot, set_live};
 
 /// Why a process could not join its slice.
 #[derive(Debug)]

@@ -27,7 +27,6 @@ mod integrity;
 mod join;
 pub mod kept;
 mod layout;
-mod life_mark;
 mod lock;
 mod map;
 mod process;

@@ -1,5 +1,7 @@
 //! The slot of one process in the ledger, and its view of the slice's limit and usage without system calls.
 
+mod life_mark;
+
 use std::fmt;
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -11,7 +13,6 @@ use crate::account::{Word, order};
 use crate::fork::Epoch;
 use crate::integrity::FileWatch;
 use crate::layout::{Cell, ControlFile, GPUS, LIVE_WORDS, SharedLine, SlotsFile, state};
-use crate::life_mark::MarkedBy;
 use crate::lock::{self, LockFile};
 use crate::map::{Map, OpenError};
 use crate::process::{ProcessIdentity, boot_time_ns};
@@ -45,6 +46,17 @@ pub struct ProcessSlot {
     pub(crate) reaped_at: AtomicU64,
     pub(crate) marked_by: MarkedBy,
     pub(crate) watch: FileWatch,
+}
+
+/// What a process knows of its own life mark (`life_mark`).
+#[derive(Default)]
+pub(crate) struct MarkedBy {
+    /// Its threads have no robust lists, or one of them is just marking.
+    pub is_off: AtomicBool,
+    /// The number of the thread that marked last.
+    pub thread: AtomicU64,
+    /// The address of the head of that thread's list.
+    pub head: AtomicU64,
 }
 
 impl ProcessSlot {

@@ -1,6 +1,7 @@
 //! Access checks (RBAC): whether the current user may do what the other commands do.
 
-use super::{Right, Row, Status};
+use super::facts::Right;
+use super::row::{Row, Status};
 use crate::base::error_output::few;
 
 const CHECK: &str = "caller.rights";

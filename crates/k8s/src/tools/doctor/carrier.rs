@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::facts::ClusterFacts;
-use super::{Row, Status};
+use super::row::{Row, Status};
 use crate::base::claim::DRIVER;
 use crate::base::error_output::few;
 use crate::carrier::NAMESPACE;

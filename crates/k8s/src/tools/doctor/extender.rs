@@ -1,7 +1,7 @@
 //! The scheduler extender, where it runs: which policy chooses nodes, and why.
 
-use super::Row;
 use super::facts::ClusterFacts;
+use super::row::Row;
 
 const CHECK: &str = "extender.policy";
 const READ: &str = "ConfigMap of the extender";

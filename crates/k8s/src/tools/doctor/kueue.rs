@@ -1,7 +1,7 @@
 //! Checks of Kueue, where it is installed: whether it counts the memory of Divvy's claims.
 
 use super::facts::ClusterFacts;
-use super::{Row, Status};
+use super::row::{Row, Status};
 use crate::base::slices::inventory_of;
 use crate::teams::kueue::configuration::{Counted, problems};
 use crate::teams::kueue::store::Served;

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 
 use super::facts::ClusterFacts;
 use super::nodes::{containers, is_plugin, name};
-use super::{Row, Status};
+use super::row::{Row, Status};
 use crate::base::claim::{DRIVER, NVIDIA_DRIVER, TICKETS};
 use crate::base::error_output::few;
 

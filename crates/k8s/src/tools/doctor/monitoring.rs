@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 
 use super::facts::ClusterFacts;
-use super::{Row, Status};
+use super::row::{Row, Status};
 use crate::base::error_output::few;
 
 /// Labels of Divvy's own pods, by the chart.

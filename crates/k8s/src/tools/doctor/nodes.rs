@@ -6,8 +6,8 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
 
 use super::facts::ClusterFacts;
+use super::row::{Row, Status};
 use super::version::parse;
-use super::{Row, Status};
 use crate::base::claim::NVIDIA_DRIVER;
 use crate::base::error_output::few;
 use crate::tools::admin::nodes::{Pool, plugin_gpus};

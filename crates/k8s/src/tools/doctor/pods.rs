@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 
 use super::facts::ClusterFacts;
-use super::{Row, Status};
+use super::row::{Row, Status};
 use crate::base::error_output::few;
 use crate::base::objects::has_ended;
 use crate::base::pod_request::FRACTION_LABEL;

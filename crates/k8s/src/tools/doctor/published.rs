@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::facts::ClusterFacts;
 use super::nodes::node_parts;
-use super::{Row, Status};
+use super::row::{Row, Status};
 use crate::base::claim::{DRIVER, FRACTION_CLASS, MEMORY_CLASS, mig_class};
 use crate::base::error_output::few;
 use crate::base::slices;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::version::Info;
 
-use super::{Row, Status};
+use super::row::{Row, Status};
 
 const CHECK: &str = "server.version";
 const READ: &str = "GET /version, and the API server's /metrics for its feature gates";

@@ -3,7 +3,7 @@
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhook;
 
 use super::facts::{ClusterFacts, Probe, opted_in};
-use super::{Row, Status};
+use super::row::{Row, Status};
 use crate::base::error_output::few;
 use crate::base::inject::OPT_IN;
 

@@ -14,12 +14,12 @@
 //! program may replace its robust list, and then its mark never changes.
 
 use std::mem::offset_of;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use crate::account::order;
 use crate::layout::{LIVE_WORDS, LifeMark};
-use crate::slot::ProcessSlot;
+use crate::slot::{MarkedBy, ProcessSlot};
 use crate::syscall::syscall;
 
 /// `FUTEX_OWNER_DIED` of linux/futex.h, for either half of [`LifeMark::thread`].
@@ -31,17 +31,6 @@ struct RobustListHead {
     list: AtomicU64,
     futex_offset: i64,
     pending: AtomicU64,
-}
-
-/// What a process knows of its own mark.
-#[derive(Default)]
-pub(crate) struct MarkedBy {
-    /// Its threads have no robust lists, or one of them is just marking.
-    is_off: AtomicBool,
-    /// The number of the thread that marked last.
-    thread: AtomicU64,
-    /// The address of the head of that thread's list.
-    head: AtomicU64,
 }
 
 impl LifeMark {
