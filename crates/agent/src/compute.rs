@@ -252,6 +252,7 @@ fn tenant_config(grants: &[core::Grant], compute: Compute) -> Option<TenantConfi
         gpus: grants.iter().map(|grant| grant.index).collect(),
         share: compute.share.unwrap_or(held),
         mode: compute.mode,
+        goal: None,
     };
     (held < Share::FULL || is_capped).then_some(terms)
 }
@@ -444,6 +445,11 @@ impl SchedulerThread {
                 kept.control.grant(to_ledger_grant(*grant), nanos(now));
             }
         }
+        for (tenant, ahead) in &turn.ahead {
+            if let Some(kept) = self.slices.get(&JobId(*tenant)) {
+                kept.control.set_ahead(nanos(*ahead));
+            }
+        }
         if now >= self.last_keepalive + KEEPALIVE_INTERVAL {
             self.last_keepalive = now;
             // The present time: polling may have taken a while, and a process that gets no grant for a second goes on
@@ -528,6 +534,7 @@ fn activity(demand: &Demand) -> Activity {
         busy: demand.busy,
         overdue: demand.overdue,
         requests: demand.requests,
+        ends_at: Duration::from_nanos(demand.ends_at),
         used: demand
             .device_time
             .into_iter()

@@ -19,6 +19,11 @@
 //! behind it; the driver then orders the work of both. A visit is charged by the device time that the tenant reports. A
 //! tenant that wants more waits for a lease.
 //!
+//! **Latency goals.** A tenant with a goal that asks is let in at once, even if it is ahead, and the gates of the other
+//! tenants on its GPUs close in the same step: the holder is *paused*. Its turn goes on when the visitor has been quiet
+//! for a moment. The visitor is charged for that time by the clock, so no report is believed. A bucket bounds it to its
+//! share; with an empty one it is a tenant like the others. Beside such a tenant the others keep less work ahead.
+//!
 //! **Co-scheduling.** Tenants share the lease if their utilisation of a GPU adds up to less than all of it. Their turns
 //! show how much each uses; if they get in each other's way, they take turns again.
 //!
@@ -41,6 +46,7 @@
 //! May use: `units`.
 
 mod arbiter;
+mod bucket;
 mod meter;
 mod tenant;
 
@@ -83,6 +89,19 @@ pub const LARGEST_DEBT: Duration = Duration::from_secs(1);
 /// next holder's work.
 pub const LONGEST_DRAIN: Duration = Duration::from_secs(1);
 
+/// The most work that a process keeps on the GPU ahead while slices take turns: what the limiter's own figure is
+/// (`WINDOW` of its `flight`), so that none need be told to it.
+pub const LONGEST_AHEAD: Duration = Duration::from_millis(10);
+/// The least that a latency goal makes the others keep ahead. Five looks of the ledger's gate (`LOOK`): with half, a
+/// program that wakes late would leave the GPU idle between its launches.
+pub const SHORTEST_AHEAD: Duration = Duration::from_millis(1);
+
+/// How much work the neighbours of a tenant with this goal keep ahead. An eighth: a visitor waits for this work, and
+/// with a quarter a request of 12 ms took 1.34 times its own time beside short kernels, with an eighth 1.2 (061).
+pub fn ahead_beside(goal: Duration) -> Duration {
+    (goal / 8).clamp(SHORTEST_AHEAD, LONGEST_AHEAD)
+}
+
 /// The name of a tenant: chosen by the caller, one per slice.
 pub type Tenant = u64;
 
@@ -94,6 +113,8 @@ pub struct TenantConfig {
     /// Its part of each of them.
     pub share: Share,
     pub mode: ComputeMode,
+    /// In this time its requests should be answered: it is let in at once. Counts with [`ComputeMode::Fair`] only.
+    pub goal: Option<Duration>,
 }
 
 /// What a tenant's processes do, taken together.
@@ -109,6 +130,8 @@ pub struct Activity {
     pub requests: u64,
     /// Device time that they reckon they used, ever, on all GPUs together.
     pub used: Duration,
+    /// When they reckon that their work leaves the GPUs.
+    pub ends_at: Duration,
 }
 
 impl Activity {

@@ -1,6 +1,7 @@
 //! The arbiter of the leases of one node: a state machine over the observed demand of the tenants.
 
 mod co_schedule;
+mod latency;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,8 +32,10 @@ pub struct Arbiter {
 /// What follows from a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// Every grant that is another than before.
+    /// Every grant that is another than before; those that close first.
     pub leases: Vec<(Tenant, Lease)>,
+    /// The tenants that are to keep another amount of work ahead, and that amount; zero for the limiter's own.
+    pub ahead: Vec<(Tenant, Duration)>,
     /// When to ask again without an event; never, if no tenant waits for a GPU.
     pub wake_at: Option<Duration>,
 }
@@ -74,7 +77,10 @@ impl Arbiter {
         for _ in 0..=self.tenants.len() {
             self.end_turns();
             self.advance_clocks();
+            self.begin_visits();
+            self.set_pauses();
             self.begin_turns();
+            self.set_pauses();
             let over = self.set_ends();
             self.renew_shares();
             if !over {
@@ -83,6 +89,7 @@ impl Arbiter {
         }
         Decision {
             leases: self.changed_leases(),
+            ahead: self.changed_ahead(),
             wake_at: self.next_wakeup(),
         }
     }
@@ -99,8 +106,20 @@ impl Arbiter {
             .keys()
             .map(|tenant| self.charging(*tenant))
             .collect();
-        for (standing, passing) in self.tenants.values_mut().zip(all) {
+        let visits: BTreeMap<Tenant, Duration> = self.charge_paused(passed).into_iter().collect();
+        for ((tenant, standing), passing) in self.tenants.iter_mut().zip(all) {
             standing.earn(passed);
+            let visit = visits.get(tenant).copied();
+            if let Some(time) = visit {
+                standing.charge(time, &self.clocks);
+            }
+            if standing.goal().is_some() {
+                standing.bucket.refill(passed, &standing.terms);
+                if passing.spends_bucket {
+                    let time = visit.unwrap_or(passed);
+                    standing.bucket.spend(time, &standing.terms);
+                }
+            }
             if passing.is_charged {
                 let own = u32::from(standing.terms.share.thousandths());
                 let part = passed * own / passing.shares;
@@ -148,6 +167,9 @@ impl Arbiter {
         let (now, mut over, mut absent) = (self.now, Vec::new(), Vec::new());
         for (tenant, standing) in &self.tenants {
             let next = match standing.phase {
+                Phase::Holding { .. } if standing.paused.is_some() => {
+                    self.wants_nothing(standing).then_some(Phase::Closed)
+                }
                 Phase::Holding {
                     until: Some(until), ..
                 } if until <= now => Some(if standing.activity.busy {
@@ -188,6 +210,13 @@ impl Arbiter {
                 Phase::Sharing { until } => {
                     (until <= now || standing.is_spent()).then_some(Phase::Closed)
                 }
+                Phase::Urgent { .. } => {
+                    let late = standing.idle_deadline().is_some_and(|end| end <= now);
+                    if late && standing.paused.is_none() {
+                        absent.push(*tenant);
+                    }
+                    self.after_visit(standing)
+                }
                 Phase::Closed => None,
             };
             over.extend(next.map(|phase| (*tenant, phase)));
@@ -212,12 +241,15 @@ impl Arbiter {
                 .copied()
                 .filter(|gpu| self.holder(*gpu).is_some())
                 .collect();
+            let is_paused = self.tenants[&tenant].paused.is_some();
             if taken.is_empty() {
                 let no_later = gpus.iter().filter_map(|gpu| kept.get(gpu)).min().copied();
                 if no_later.is_none_or(|end| end >= self.now + SHORTEST_HOLD) {
                     let now = self.now;
                     self.standing_mut(tenant).begin(now, no_later);
                 }
+            } else if is_paused {
+                // It waits for the visitor, whatever else it may do.
             } else if taken.len() == gpus.len() && self.may_share(tenant) {
                 let until = self.now + LONGEST_HOLD;
                 self.standing_mut(tenant).phase = Phase::Sharing { until };
@@ -251,6 +283,9 @@ impl Arbiter {
             else {
                 continue;
             };
+            if standing.paused.is_some() {
+                continue;
+            }
             let end = self.end_of(*tenant, standing, since, no_later);
             let changes = match (until, end) {
                 (Some(until), Some(end)) => {
@@ -285,7 +320,9 @@ impl Arbiter {
         since: Duration,
         no_later: Option<Duration>,
     ) -> Option<Duration> {
-        let next = self.rivals(tenant).map(|rival| self.lead(rival)).min();
+        // Of one with a latency goal the bucket bounds the turn.
+        let rivals = self.rivals(tenant).filter(|_| !standing.is_entitled());
+        let next = rivals.map(|rival| self.lead(rival)).min();
         let by_turn = next.map(|next| {
             let may_gain = next + standing.to_virtual(HALF_QUANTUM) - self.lead(standing);
             let end = (self.now + standing.to_time(may_gain)).max(since + SHORTEST_HOLD);
@@ -366,6 +403,7 @@ impl Arbiter {
                 changed.push((*tenant, grant));
             }
         }
+        changed.sort_by_key(|(tenant, lease)| (*lease != Lease::Closed, *tenant));
         changed
     }
 
@@ -374,6 +412,8 @@ impl Arbiter {
             let is_waited_for = self.is_waited_for(*tenant);
             let watched = is_waited_for.then(|| self.now + standing.poll_interval());
             match standing.phase {
+                Phase::Urgent { until, .. } => Some((self.now + POLL).min(self.renewal(until))),
+                _ if standing.paused.is_some() => None,
                 Phase::Holding {
                     until: Some(until), ..
                 } => watched.into_iter().chain([self.renewal(until)]).min(),

@@ -49,6 +49,8 @@ pub struct Demand {
     pub busy: bool,
     /// And should have been done by now.
     pub overdue: bool,
+    /// When the last of it should be done, by their reckoning; 0 while there is none.
+    pub ends_at: u64,
     /// Moves on with every piece of work that they put on a GPU while they are gated.
     pub submitted: u64,
     /// Measured device time per GPU of the slice, in nanoseconds, since the slice was made.
@@ -177,6 +179,7 @@ impl Demand {
         let watched = says && !is_silent && !looked_up();
         for end in ends() {
             self.busy |= watched || !is_late(end);
+            self.ends_at = self.ends_at.max(end);
             self.overdue |= watched && now > end.saturating_add(OVERDUE_NS);
         }
     }

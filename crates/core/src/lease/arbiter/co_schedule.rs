@@ -24,6 +24,8 @@ pub struct Charging {
     pub is_co_scheduled: bool,
     /// The shares of all of these, its own one of them, added up.
     pub shares: u32,
+    /// It is taken out of its bucket.
+    pub spends_bucket: bool,
 }
 
 impl Arbiter {
@@ -32,13 +34,17 @@ impl Arbiter {
         let is_idle = standing.activity.is_idle();
         let wants = !is_idle || self.now < standing.quiet_since + GRACE;
         let is_guest = |other: &TenantState| {
-            matches!(other.phase, Phase::Visiting { .. } | Phase::Sharing { .. })
+            matches!(
+                other.phase,
+                Phase::Visiting { .. } | Phase::Sharing { .. } | Phase::Urgent { .. }
+            )
         };
         let has_guests = || self.beside(tenant).any(is_guest);
         let company: u32 = self.co_scheduled(tenant).map(share).sum();
         let is_together = company > 0;
         Charging {
             is_charged: (standing.has_turn() || is_together)
+                && standing.paused.is_none()
                 && (!is_idle || self.is_waited_for(tenant)),
             is_alone: standing.has_turn()
                 && wants
@@ -46,6 +52,7 @@ impl Arbiter {
                 && !has_guests(),
             is_co_scheduled: is_together,
             shares: company + share(standing),
+            spends_bucket: self.spends_bucket(tenant),
         }
     }
 
