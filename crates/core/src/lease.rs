@@ -67,6 +67,10 @@ pub const SHORTEST_HOLD: Duration = Duration::from_millis(4);
 pub const LONGEST_HOLD: Duration = Duration::from_millis(50);
 /// How long before its end a grant is renewed, so that a turn that goes on has no gap.
 pub const LEAD: Duration = Duration::from_millis(1);
+/// How long before the work of a turn that is over leaves the GPU the next turn begins: on busy processors the scheduler
+/// and the next program wake so late. Programs that wake earlier run beside this work. With half, a delay of 1 ms costs
+/// another point of the GPU; double would put two tenants on it for a tenth of a turn.
+pub const EARLY: Duration = Duration::from_millis(2);
 /// How long a holder may have nothing to do before it loses its turn to one that waits. A program that launches, waits
 /// for the result and launches again has gaps far below this. Twice as much would leave the GPU idle for a quarter of
 /// the shortest hold.
@@ -130,6 +134,8 @@ pub struct Activity {
     pub requests: u64,
     /// Device time that they reckon they used, ever, on all GPUs together.
     pub used: Duration,
+    /// So many of them have work on a GPU.
+    pub workers: u32,
     /// When they reckon that their work leaves the GPUs.
     pub ends_at: Duration,
 }
@@ -152,6 +158,34 @@ pub enum TenantEvent {
     Left(Tenant),
     /// So much of the time since about the last time, in thousandths, a GPU was used, as its driver says.
     DriverUtilisation(u32, u32),
+}
+
+/// A request of a tenant with a latency goal that has been served: from when it asked at the gate until it had no more
+/// work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Served {
+    pub tenant: Tenant,
+    /// At the gate.
+    pub waited: Duration,
+    /// On the GPU, beside the work that was there.
+    pub worked: Duration,
+    /// Why it took longer than its goal.
+    pub cause: Option<MissCause>,
+}
+
+/// The cause of a request that took longer than its goal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MissCause {
+    /// The tenant had used up its share.
+    OverShare,
+    /// Its own kernels take longer than the goal, by its reports.
+    OwnWork(Duration),
+    /// A tenant without leases runs beside it.
+    Ungated,
+    /// Work of this tenant was on the GPU, for about so long. A kernel is not interrupted.
+    Neighbour(Tenant, Duration),
+    /// None of these: the host's processors were busy, or the goal is too short for a time slice of the driver.
+    Unknown,
 }
 
 /// What a tenant may do.

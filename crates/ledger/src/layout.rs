@@ -113,7 +113,7 @@ pub(crate) struct ControlFile {
 /// | 3 | other | kinds of closed gates of later versions: every limiter reads them as closed |
 pub(crate) mod gate_word {
     pub const TIME: u64 = (1 << KIND) - 1;
-    /// The kind is above this bit.
+    /// The kind is above this bit. Times of 62 bits last for 146 years; with a bit less, four kinds would not fit.
     const KIND: u32 = 62;
     pub const OPEN: u64 = 0;
     /// Until a time that never comes.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::bucket::Bucket;
 use super::meter::Utilisation;
 use super::{
-    Activity, GRACE, HALF_QUANTUM, LARGEST_DEBT, LONGEST_HOLD, Lease, POLL, STEADY_POLL,
+    Activity, GRACE, HALF_QUANTUM, LARGEST_DEBT, LONGEST_HOLD, Lease, POLL, STEADY_POLL, Tenant,
     TenantConfig, WAKING,
 };
 use crate::units::ComputeMode;
@@ -56,12 +56,31 @@ pub struct TenantState {
     pub bucket: Bucket,
     /// When it began to wait at the gate.
     pub asked_at: Duration,
+    /// Its bucket was empty then.
+    pub asked_over_share: bool,
+    /// The part of this turn's time in which the GPU worked for others: its work ends so much later than it reckoned.
+    pub lost: Duration,
     /// While a visitor with a latency goal keeps it from launching: how much of its own work may still be on the GPU.
     pub paused: Option<Duration>,
     /// How often its pauses were shorter than [`GRACE`], in thousandths; later ones count more.
     short_gaps: u32,
+    /// Of a tenant with a latency goal: the request that is being served.
+    pub request: Option<ServedRequest>,
     /// The work that its processes were last told to keep ahead; zero for the limiter's own figure.
     pub ahead: Duration,
+}
+
+/// A request under way.
+#[derive(Clone, Copy, Debug)]
+pub struct ServedRequest {
+    pub asked_at: Duration,
+    pub granted_at: Duration,
+    /// What it had reported then.
+    pub used: Duration,
+    /// It waited because its bucket was empty.
+    pub over_share: bool,
+    /// The neighbour with the most work on the GPU then.
+    pub neighbour: Option<(Tenant, Duration)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,8 +132,11 @@ impl TenantState {
             uncharged_ns: 0,
             granted: Lease::Closed,
             asked_at: now,
+            asked_over_share: false,
+            lost: Duration::ZERO,
             paused: None,
             short_gaps: 1000,
+            request: None,
             ahead: Duration::ZERO,
         }
     }
@@ -155,6 +177,7 @@ impl TenantState {
         }
         if activity.waiting && !self.activity.waiting {
             self.asked_at = now;
+            self.asked_over_share = self.bucket.is_empty();
             self.record_gap(now);
         }
         if self.missed_request != Some(activity.requests) {
@@ -165,6 +188,7 @@ impl TenantState {
 
     pub fn begin(&mut self, now: Duration, no_later: Option<Duration>) {
         self.quiet_since = now;
+        self.lost = Duration::ZERO;
         self.phase = Phase::Holding {
             since: now,
             until: None,
@@ -245,6 +269,11 @@ impl TenantState {
         if self.activity.waiting {
             self.misses = self.misses.saturating_add(1);
         }
+    }
+
+    /// When its work should leave its GPUs.
+    pub fn ends_at(&self) -> Duration {
+        self.activity.ends_at + self.lost
     }
 
     /// Has a turn, or work of one on its GPUs.

@@ -14,11 +14,12 @@ use crate::charge::stream::Flavour;
 use crate::compute::forecast::{Forecast, Work};
 use crate::route::function::driver;
 
-/// So much work is let onto the GPU ahead, in nanoseconds, unless the daemon says less: what is on it when a turn ends, the next one waits for. Half
-/// of `HALF_QUANTUM`: twice as much would let a turn run half again over its end. Less would leave the GPU idle while a
+/// So much work is let onto the GPU ahead, in nanoseconds, unless the daemon says less: what is on it when a turn ends,
+/// the next one waits for. Half of `HALF_QUANTUM`: twice as much would let a turn run half again over its end. Less would leave the GPU idle while a
 /// busy host launches.
 pub const WINDOW: u64 = 10_000_000;
-/// A mark stands behind this part of the work that is let onto the GPU ahead.
+/// A mark stands behind this part of the work that is let onto the GPU ahead: an eighth is late by an eighth at most, and
+/// twice as many marks would double the driver calls.
 pub const SPACING: u64 = 8;
 /// A stream in which nothing was launched at the gate for so long may hold work that was never counted.
 const FORGETFUL: u64 = 20_000_000;

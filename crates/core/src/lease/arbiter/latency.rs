@@ -4,8 +4,12 @@
 use std::time::Duration;
 
 use super::Arbiter;
-use crate::lease::tenant::{Phase, TenantState};
-use crate::lease::{GRACE, LEAD, LONGEST_AHEAD, LONGEST_DRAIN, LONGEST_HOLD, Tenant, ahead_beside};
+use crate::lease::tenant::{Phase, ServedRequest, TenantState};
+use crate::lease::{
+    GRACE, LEAD, LONGEST_AHEAD, LONGEST_DRAIN, LONGEST_HOLD, Lease, MissCause, Served, Tenant,
+    ahead_beside,
+};
+use crate::units::ComputeMode;
 
 impl Arbiter {
     /// Whether a visitor with a latency goal keeps this tenant from launching. Of two, the one whose request is due
@@ -35,6 +39,7 @@ impl Arbiter {
             if standing.has_turn() && standing.activity.busy {
                 let part = (passed / 2).min(left);
                 standing.paused = Some(left - part);
+                standing.lost += passed - part;
                 standing.charge(part, clocks);
                 shared.extend(standing.terms.gpus.iter().map(|gpu| (*gpu, part)));
             }
@@ -179,6 +184,75 @@ impl Arbiter {
             }
         }
         changed
+    }
+
+    /// Follows the requests of tenants with a latency goal, by the leases that change: one begins when its gate opens, and
+    /// ends when it closes. Returns those that ended.
+    pub fn follow_requests(&mut self, changed: &[(Tenant, Lease)]) -> Vec<Served> {
+        let mut served = Vec::new();
+        for (tenant, lease) in changed {
+            let standing = &self.tenants[tenant];
+            if standing.goal().is_none() {
+                continue;
+            }
+            let request = match (standing.request, *lease) {
+                (Some(request), Lease::Closed) => {
+                    served.push(self.served(*tenant, &request));
+                    None
+                }
+                (None, lease) if lease != Lease::Closed && standing.activity.waiting => {
+                    Some(ServedRequest {
+                        asked_at: standing.asked_at,
+                        granted_at: self.now,
+                        used: standing.activity.used,
+                        over_share: standing.asked_over_share || standing.bucket.is_empty(),
+                        neighbour: self.longest_beside(*tenant),
+                    })
+                }
+                (request, _) => request,
+            };
+            self.standing_mut(*tenant).request = request;
+        }
+        served
+    }
+
+    /// The neighbour whose work is expected to stay on the GPU for the longest time.
+    fn longest_beside(&self, tenant: Tenant) -> Option<(Tenant, Duration)> {
+        let gpus = &self.tenants[&tenant].terms.gpus;
+        let shares_gpu =
+            |other: &TenantState| other.terms.gpus.iter().any(|gpu| gpus.contains(gpu));
+        self.tenants
+            .iter()
+            .filter(|(number, other)| {
+                **number != tenant && other.activity.busy && shares_gpu(other)
+            })
+            .map(|(number, other)| (*number, other.ends_at().saturating_sub(self.now)))
+            .filter(|(_, left)| !left.is_zero())
+            .max_by_key(|(_, left)| *left)
+    }
+
+    fn served(&self, tenant: Tenant, request: &ServedRequest) -> Served {
+        let standing = &self.tenants[&tenant];
+        let waited = request.granted_at.saturating_sub(request.asked_at);
+        let worked = standing.quiet_since.saturating_sub(request.granted_at);
+        let used = standing.activity.used.saturating_sub(request.used);
+        let is_ungated = |other: &TenantState| {
+            other.terms.mode == ComputeMode::None && !other.activity.is_idle()
+        };
+        let goal = standing.goal().unwrap_or_default();
+        let cause = || match request.neighbour {
+            _ if request.over_share => MissCause::OverShare,
+            _ if used > goal => MissCause::OwnWork(used),
+            _ if self.beside(tenant).any(is_ungated) => MissCause::Ungated,
+            Some((other, left)) => MissCause::Neighbour(other, left),
+            None => MissCause::Unknown,
+        };
+        Served {
+            tenant,
+            waited,
+            worked,
+            cause: (waited + worked > goal).then(cause),
+        }
     }
 
     /// Whether a tenant with a latency goal has used up its share, so that it waits like the others.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use divvy_core::ComputeMode::{self, Fair};
-use divvy_core::lease::{Lease, SHORTEST_HOLD};
+use divvy_core::lease::{Lease, MissCause, SHORTEST_HOLD, Served};
 use proptest::prelude::*;
 
 use crate::lease::world::{Load, STEP, World, ms, percentile, us};
@@ -236,6 +236,57 @@ fn a_tenant_with_a_latency_goal_that_is_alone_has_an_open_gate() {
     world.leave(other);
     world.run(ms(20));
     assert_eq!(world.players[urgent].grant, Lease::Open);
+}
+
+/// What the keeper says of requests of 5 ms with a goal, in a second beside something.
+fn causes(goal: u64, kernel: Duration, beside: &[(ComputeMode, Load)]) -> Vec<Option<MissCause>> {
+    let mut world = World::new(1);
+    let request = Load::Requests {
+        kernels: 1,
+        kernel,
+        gap: us(0),
+        think: ms(50),
+    };
+    let urgent = world.join_urgent(250, ms(goal), request);
+    for (mode, load) in beside {
+        world.join(350, *mode, &[(0, *load)]);
+    }
+    world.run(ms(1_500));
+    let own = world
+        .served
+        .iter()
+        .filter(|served| served.tenant == urgent as u64);
+    own.map(|served| served.cause).collect()
+}
+
+#[test]
+fn a_missed_goal_has_one_cause() {
+    let met = causes(9, ms(5), &[(Fair, FLOOD)]);
+    assert!(met.len() > 15 && met.iter().all(Option::is_none), "{met:?}");
+    let own = causes(4, ms(5), &[(Fair, FLOOD)]);
+    assert!(own.contains(&Some(MissCause::OwnWork(ms(5)))), "{own:?}");
+    let long = causes(9, ms(5), &[(Fair, LONG)]);
+    let is_long = |cause: &Option<MissCause>| matches!(cause, Some(MissCause::Neighbour(1, left)) if *left <= ms(50));
+    assert!(long.iter().any(is_long), "{long:?}");
+    let beside_none = causes(9, ms(5), &[(Fair, FLOOD), (ComputeMode::None, LONG)]);
+    assert!(
+        beside_none.contains(&Some(MissCause::Ungated)),
+        "{beside_none:?}"
+    );
+    let mut world = World::new(1);
+    world.join_urgent(
+        100,
+        ms(20),
+        Load::Burst {
+            kernel: ms(1),
+            work: ms(400),
+            rest: ms(50),
+        },
+    );
+    world.join(750, Fair, &[(0, FLOOD)]);
+    world.run(ms(3_000));
+    let is_over = |served: &Served| served.cause == Some(MissCause::OverShare);
+    assert!(world.served.iter().any(is_over), "{:?}", world.served);
 }
 
 /// A tenant with a latency goal that asks for as much as it can get, or for requests.

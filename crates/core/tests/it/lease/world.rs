@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use divvy_core::lease::{Activity, Arbiter, Lease, Tenant, TenantConfig, TenantEvent};
+use divvy_core::lease::{Activity, Arbiter, Lease, Served, Tenant, TenantConfig, TenantEvent};
 use divvy_core::{ComputeMode, Share};
 
 /// Kernels take at least two.
@@ -41,6 +41,8 @@ pub enum Load {
         gap: Duration,
         think: Duration,
     },
+    /// The same with kernels of 0.1, 1, 5 and 20 ms in any order.
+    Mix,
     /// As many kernels as the window lets in.
     Flood { kernel: Duration },
     /// Floods for so much work, then rests.
@@ -88,6 +90,10 @@ impl Process {
             Load::Sync { kernel, .. }
             | Load::Collective { kernel, .. }
             | Load::Requests { kernel, .. } => self.queue.is_empty().then_some(kernel),
+            Load::Mix => {
+                let kernel = [us(100), ms(1), ms(5), ms(20)][spread(self.launched) as usize % 4];
+                (ahead.is_zero() || ahead + kernel <= window).then_some(kernel)
+            }
             Load::Flood { kernel } => {
                 (ahead.is_zero() || ahead + kernel <= window).then_some(kernel)
             }
@@ -108,6 +114,8 @@ pub struct Player {
     told_at: Duration,
     /// How much work it is to keep ahead.
     pub window: Duration,
+    /// When its processes that wait at the gate have noticed.
+    awake_at: Duration,
     /// How long its processes take to wake when it does, as on a machine whose processors are all taken.
     pub wakes_in: Duration,
     /// Says that it waits and is busy, whatever it does.
@@ -140,7 +148,7 @@ impl Player {
 
     /// Whether it knows its grant by now.
     fn is_awake(&self, now: Duration) -> bool {
-        now >= self.told_at + self.wakes_in
+        now >= self.awake_at.max(self.told_at + self.wakes_in)
     }
 
     fn activity(&self, now: Duration) -> Activity {
@@ -153,6 +161,11 @@ impl Player {
                     .any(|process| !process.queue.is_empty()),
             requests: self.processes.iter().map(|process| process.asked).sum(),
             used: self.put,
+            workers: self
+                .processes
+                .iter()
+                .filter(|process| !process.queue.is_empty())
+                .count() as u32,
             ends_at: self.reckoned.values().max().copied().unwrap_or_default(),
             overdue: self.processes.iter().any(|process| {
                 !process.queue.is_empty() && now > self.reckoned[&process.gpu] + OVERDUE
@@ -188,6 +201,14 @@ pub struct World {
     pub ungated: bool,
     /// How long the driver lets one process of several run.
     pub driver_slice: Duration,
+    /// On busy processors, how long the keeper and processes take to wake, on average.
+    pub wake_delay: Duration,
+    /// The requests with a latency goal that the keeper saw end.
+    pub served: Vec<Served>,
+    /// How often that was drawn.
+    draws: u64,
+    /// When the keeper, which was woken, is awake.
+    keeper_at: Option<Duration>,
     /// Until then nobody asks the keeper, or tells it anything.
     deaf_until: Duration,
 }
@@ -203,6 +224,10 @@ impl World {
             turns: 0,
             ungated: false,
             driver_slice: DRIVER_SLICE,
+            wake_delay: Duration::ZERO,
+            served: Vec::new(),
+            draws: 0,
+            keeper_at: None,
             deaf_until: Duration::ZERO,
         }
     }
@@ -265,6 +290,7 @@ impl World {
             grant: Lease::Closed,
             told: 0,
             told_at: Duration::ZERO,
+            awake_at: Duration::ZERO,
             window: WINDOW,
             wakes_in: Duration::ZERO,
             lies: false,
@@ -308,6 +334,11 @@ impl World {
 
     pub fn step(&mut self) {
         if self.launch() || self.again.is_some_and(|again| again <= self.now) {
+            let awake = self.now + self.draw_delay();
+            self.keeper_at.get_or_insert(awake);
+        }
+        if self.keeper_at.is_some_and(|at| at <= self.now) {
+            self.keeper_at = None;
             self.turn();
             self.launch();
         }
@@ -324,6 +355,16 @@ impl World {
                 player.used.resize(second + 1, Duration::ZERO);
             }
         }
+    }
+
+    /// The time that the next one takes to wake: exponentially distributed.
+    fn draw_delay(&mut self) -> Duration {
+        if self.wake_delay.is_zero() {
+            return Duration::ZERO;
+        }
+        self.draws += 1;
+        let part = f64::from(spread(self.draws) + 1) / 1000.0;
+        self.wake_delay.mul_f64(-part.ln())
     }
 
     /// Tells the keeper what the driver says of each GPU.
@@ -410,7 +451,11 @@ impl World {
         }
         let turn = self.keeper.decide(self.now);
         for (tenant, grant) in turn.leases {
+            let awake = now + self.draw_delay();
             let player = &mut self.players[tenant as usize];
+            if !player.holds(now) {
+                player.awake_at = awake;
+            }
             (player.grant, player.told, player.told_at) = (grant, player.told + 1, now);
             self.check();
         }
@@ -419,6 +464,7 @@ impl World {
             self.players[tenant as usize].window = window;
         }
         self.again = turn.wake_at;
+        self.served.extend(turn.served);
     }
 
     /// No GPU has two tenants that leases apply to, between two grants of one decision either.
