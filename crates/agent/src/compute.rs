@@ -20,13 +20,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use divvy_api::sync::lock;
-use divvy_api::v1::ComputeTime;
+use divvy_api::v1::{ComputeTime, LatencyTime};
 use divvy_core::lease::{self, Activity, Decision, TenantConfig, TenantEvent};
-use divvy_core::{self as core, Compute, JobId, Share};
+use divvy_core::{self as core, Compute, JobId, LatencyGoal, Share};
 use divvy_ledger::{
     Control, Demand, DemandReader, Forgery, Grant, OpenError, Slice, Waker, boot_time_ns,
     wait_for_demand,
 };
+use latency_window::LatencyWindow;
 use launch_watch::LaunchWatches;
 
 use crate::host::clock::Instant;
@@ -60,6 +61,8 @@ pub struct ComputeUsage {
     pub throttled: Duration,
     /// What a process other than the daemon wrote over its grants.
     pub forged: Option<Forgery>,
+    /// Its requests of the last minute, if it has a latency goal.
+    pub latency: Option<LatencyTime>,
 }
 
 impl ComputeUsage {
@@ -68,6 +71,7 @@ impl ComputeUsage {
             share_asked: self.share,
             share_used: self.used,
             throttled_ms: u64::try_from(self.throttled.as_millis()).unwrap_or(u64::MAX),
+            latency: self.latency,
         }
     }
 }
@@ -252,6 +256,7 @@ fn tenant_config(grants: &[core::Grant], compute: Compute) -> Option<TenantConfi
         gpus: grants.iter().map(|grant| grant.index).collect(),
         share: compute.share.unwrap_or(held),
         mode: compute.mode,
+        goal: compute.latency.map(LatencyGoal::duration),
     };
     (held < Share::FULL || is_capped).then_some(terms)
 }
@@ -268,6 +273,7 @@ struct ScheduledSlice {
     device_time: Duration,
     /// Device time at moments about a second apart, the oldest first.
     usage_samples: VecDeque<(Duration, Duration)>,
+    latency: LatencyWindow,
 }
 
 struct SchedulerThread {
@@ -444,6 +450,11 @@ impl SchedulerThread {
                 kept.control.grant(to_ledger_grant(*grant), nanos(now));
             }
         }
+        for (tenant, ahead) in &turn.ahead {
+            if let Some(kept) = self.slices.get(&JobId(*tenant)) {
+                kept.control.set_ahead(nanos(*ahead));
+            }
+        }
         if now >= self.last_keepalive + KEEPALIVE_INTERVAL {
             self.last_keepalive = now;
             // The present time: polling may have taken a while, and a process that gets no grant for a second goes on
@@ -458,9 +469,14 @@ impl SchedulerThread {
                 }
             }
         }
+        for served in &turn.served {
+            if let Some(kept) = self.slices.get_mut(&JobId(served.tenant)) {
+                kept.latency.record(now, *served);
+            }
+        }
         let mut got = lock(&self.usage);
-        for (job, kept) in &self.slices {
-            got.insert(*job, kept.usage(now));
+        for (job, kept) in &mut self.slices {
+            got.insert(*job, kept.usage(now, self.arbiter.is_over_share(job.0)));
         }
     }
 
@@ -483,6 +499,7 @@ impl ScheduledSlice {
             throttled: Duration::ZERO,
             device_time: Duration::ZERO,
             usage_samples: VecDeque::new(),
+            latency: LatencyWindow::default(),
         })
     }
 
@@ -506,7 +523,9 @@ impl ScheduledSlice {
         }
     }
 
-    fn usage(&self, now: Duration) -> ComputeUsage {
+    fn usage(&mut self, now: Duration, over_share: bool) -> ComputeUsage {
+        let goal = self.config.goal;
+        let latency = goal.map(|goal| self.latency.summary(now, goal, over_share));
         let used = self.usage_samples.front().and_then(|(at, then)| {
             let gpus = self.config.gpus.len().max(1) as u128;
             let passed = now.saturating_sub(*at).as_nanos() * gpus;
@@ -518,6 +537,7 @@ impl ScheduledSlice {
             used: used.filter(|_| self.lease != lease::Lease::Open),
             throttled: self.throttled,
             forged: self.control.forged_gate(),
+            latency,
         }
     }
 }
@@ -528,6 +548,8 @@ fn activity(demand: &Demand) -> Activity {
         busy: demand.busy,
         overdue: demand.overdue,
         requests: demand.requests,
+        workers: demand.workers,
+        ends_at: Duration::from_nanos(demand.ends_at),
         used: demand
             .device_time
             .into_iter()
@@ -555,6 +577,7 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
+mod latency_window;
 mod launch_watch;
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use divvy_api::daemon::{Configured, DaemonOptions, ProjectRules};
+use divvy_api::daemon::{Configured, DaemonOptions, LatencyOptions, ProjectRules};
 #[cfg(test)]
 pub use divvy_api::daemon::{DEFAULT_MAX_JOBS, DEFAULT_MAX_TEXT_BYTES};
 use divvy_api::home::Home;
@@ -90,6 +90,7 @@ impl Settings {
                 order: options.order,
                 backfill: options.backfill,
                 preemption: options.preemption,
+                latency: options.latency.clone(),
             },
             limits: Limits {
                 max_jobs: options.limits.max_jobs,
@@ -181,6 +182,8 @@ pub struct ScheduleConfig {
     pub order: Order,
     pub backfill: bool,
     pub preemption: Preemption,
+    /// Latency goals of queues and projects, and what jobs with a goal may have of a GPU.
+    pub latency: LatencyOptions,
 }
 
 /// Bounds on what one user and one job may make the daemon keep.

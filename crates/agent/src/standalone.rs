@@ -188,6 +188,12 @@ fn prepare(
         ))
         .hint("leave out --no-daemon or --compute"));
     }
+    if let Some(goal) = request.compute.latency {
+        return Err(usage(format!(
+            "--latency {goal} requires a daemon, which schedules the compute time"
+        ))
+        .hint("leave out --no-daemon or --latency"));
+    }
     let number = (1..)
         .find(|number| !folder(home, *number).exists())
         .unwrap_or(u64::MAX);

@@ -29,7 +29,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use divvy_core::reconcile::BypassPolicy;
-use divvy_core::{EnforcementPolicy, GpuSelection, Order, Preemption, ProjectName, QueueSpec};
+use divvy_core::{
+    EnforcementPolicy, GpuSelection, LatencyGoal, LatencyRule, Order, Preemption, ProjectName,
+    QueueName, QueueSpec, Share,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::v1::{Container, Idle};
@@ -76,6 +79,8 @@ pub struct DaemonOptions {
     pub backfill: bool,
     /// Whether jobs over quota give way to jobs within quota.
     pub preemption: Preemption,
+    /// Latency goals.
+    pub latency: LatencyOptions,
     /// Return once the daemon answers, and leave it running. A property of one start, so no file contains it.
     #[serde(skip)]
     pub detached: bool,
@@ -130,6 +135,7 @@ impl Default for DaemonOptions {
             order: Order::default(),
             backfill: false,
             preemption: Preemption::default(),
+            latency: LatencyOptions::default(),
             detached: false,
             standby: false,
             node_pod: None,
@@ -204,6 +210,29 @@ pub struct ListenOptions {
     /// Names of the TCP listener besides its address, as a proxy passes them on: `lab1.example`, or with a port.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub web_hosts: Vec<String>,
+}
+
+/// Latency goals of jobs that name none, and how much of a GPU all jobs with a goal have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct LatencyOptions {
+    /// Of each GPU's compute time, for all jobs with a goal together.
+    #[serde(with = "text::share")]
+    pub share: Share,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub queues: BTreeMap<QueueName, LatencyGoal>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub projects: BTreeMap<ProjectName, LatencyGoal>,
+}
+
+impl Default for LatencyOptions {
+    fn default() -> Self {
+        Self {
+            share: LatencyRule::default().most,
+            queues: BTreeMap::new(),
+            projects: BTreeMap::new(),
+        }
+    }
 }
 
 /// Bounds on what one user and one job may make the daemon keep.

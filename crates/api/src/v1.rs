@@ -56,9 +56,9 @@ pub use gpu::{
 pub use history::{History, HistoryFigure};
 pub use job::{
     After, Amount, Array, ArrayTask, Asker, CancelJob, ComputeTime, EndReason, Event, Idle,
-    IdleAction, Isolation, Job, JobChange, JobGroup, JobHold, JobMemory, JobState, Limiter,
-    LimiterForm, MemoryPlace, ReasonCode, Resize, Runner, Slice, Submit, Suspend, TaskBound,
-    TaskBoundKind, UsualRun, Why, WhyChange, WhyGpu, WhyHolder,
+    IdleAction, Isolation, Job, JobChange, JobGroup, JobHold, JobMemory, JobState, LatencyCause,
+    LatencyTime, Limiter, LimiterForm, MemoryPlace, ReasonCode, Resize, Runner, Slice, Submit,
+    Suspend, TaskBound, TaskBoundKind, UsualRun, Why, WhyChange, WhyGpu, WhyHolder,
 };
 pub use job_query::{JobPage, JobQuery};
 pub use mig::{

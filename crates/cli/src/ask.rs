@@ -11,7 +11,7 @@ use std::path::Path;
 use divvy_api::v1::{Error, ErrorCode, Runner, Submit};
 use divvy_core::isolation::IsolationError;
 use divvy_core::request::AmountErrorKind;
-use divvy_core::{Amount, Compute, GpuSelection, Isolation, parse_gpus};
+use divvy_core::{Amount, Compute, GpuSelection, Isolation, LatencyGoal, parse_gpus};
 
 use crate::args::JobArgs;
 use crate::container::ContainerSpec;
@@ -71,6 +71,7 @@ fn described(args: &JobArgs, runner: Runner) -> Result<Submit> {
         project: args.project.clone(),
         amount: amount.map(Into::into),
         compute: Some(compute(&args.compute)?),
+        latency: latency(args)?,
         gpus_on: gpus_on(args.gpus_on.as_deref())?,
         cwd: working_directory(args.chdir.as_deref())?,
         env: environment(),
@@ -184,6 +185,21 @@ pub fn compute(text: &str) -> Result<String> {
     text.parse::<Compute>()
         .map(|compute| compute.to_string())
         .map_err(|error| usage(format!("--compute: {error}"), error.hint()))
+}
+
+/// Parses `--latency`, which `--compute` has to allow.
+fn latency(args: &JobArgs) -> Result<Option<String>> {
+    let Some(text) = args.latency.as_deref() else {
+        return Ok(None);
+    };
+    let goal = text
+        .parse::<LatencyGoal>()
+        .map_err(|error| usage(format!("--latency: {error}"), error.hint()))?;
+    let compute: Compute = args.compute.parse().unwrap_or_default();
+    compute
+        .or_latency(Some(goal))
+        .map_err(|error| usage(format!("--latency: {error}"), error.hint()))?;
+    Ok(Some(goal.to_string()))
 }
 
 /// Parses `--gpus-on`; empty for any GPU.
@@ -431,7 +447,16 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused_with_the_word_and_a_hint() {
-        let lines: [(&[&str], &str); 19] = [
+        let lines: [(&[&str], &str); 22] = [
+            (&["-g", "0.5", "--latency", "20", "x"], "--latency: `20`"),
+            (
+                &["-g", "0.5", "--latency", "11s", "x"],
+                "not between 1 ms and 10 s",
+            ),
+            (
+                &["-g", "0.5", "--latency", "20ms", "--compute", "strict", "x"],
+                "only `fair`",
+            ),
             (&["-g", "1.25", "--", "x"], "-g 1.25"),
             (&["-g", "0", "--", "x"], "-g 0"),
             (&["-g", "-1", "--", "x"], "-g -1"),

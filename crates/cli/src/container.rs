@@ -19,6 +19,7 @@ pub const SLICE_FLAGS: &[(&str, bool)] = &[
     ("--mig-profile", true),
     ("--isolation", true),
     ("--compute", true),
+    ("--latency", true),
     ("--name", true),
     ("--queue", true),
     ("--project", true),

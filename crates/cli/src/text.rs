@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
-use divvy_api::v1::{Amount, Brief, ComputeTime, EndReason, Job, JobState, Joules};
+use divvy_api::v1::{
+    Amount, Brief, ComputeTime, EndReason, Job, JobState, Joules, LatencyCause, LatencyTime,
+};
 use divvy_core::{Bytes, escape};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -72,6 +74,67 @@ pub fn compute_time(time: &ComputeTime) -> String {
         parts.push(format!("waited {}.{} s", tenths / 10, tenths % 10));
     }
     parts.join(" · ")
+}
+
+/// Requests with a latency goal: `goal 20 ms, not promised · 240 requests in a minute, 3 later · at the gate 0.1 (99 %:
+/// 2.1) ms · working 9.0 (99 %: 11.2) ms · later: …`.
+pub fn latency(time: &LatencyTime) -> String {
+    let mut parts = vec![format!(
+        "goal {} ms, not promised",
+        milliseconds(time.goal_us)
+    )];
+    if time.requests == 0 {
+        parts.push("no request waited for others in the last minute".to_owned());
+    } else {
+        let pair = |half, most| {
+            let [half, most] = [half, most].map(milliseconds);
+            format!("{half} ms (99 %: {most} ms)")
+        };
+        parts.push(format!(
+            "{} requests in a minute, {} later",
+            time.requests, time.missed
+        ));
+        parts.push(format!("gate {}", pair(time.wait_p50_us, time.wait_p99_us)));
+        parts.push(format!("work {}", pair(time.work_p50_us, time.work_p99_us)));
+    }
+    parts.extend(
+        time.cause
+            .map(|cause| format!("later because {}", latency_cause(cause))),
+    );
+    if time.over_share {
+        parts.push(
+            "latency:over_share: it waits like other jobs until its share is back".to_owned(),
+        );
+    }
+    parts.join(" · ")
+}
+
+/// Continues after "because".
+fn latency_cause(cause: LatencyCause) -> String {
+    match cause {
+        LatencyCause::OverShare => "it asked for more than its share".to_owned(),
+        LatencyCause::OwnWork { work_us } => format!(
+            "its own work takes {} ms: the goal is not reachable",
+            milliseconds(work_us)
+        ),
+        LatencyCause::UngatedNeighbour => {
+            "a job with --compute none runs on the GPU, and does not wait".to_owned()
+        }
+        LatencyCause::Neighbour { job, work_us } => format!(
+            "#{job} had {} ms of work on the GPU, and kernels are not interrupted",
+            milliseconds(work_us)
+        ),
+        LatencyCause::Unknown => {
+            "the host's processors were busy, or the goal is below a time slice of the driver"
+                .to_owned()
+        }
+    }
+}
+
+/// With one decimal, rounded up: `2.1`.
+fn milliseconds(micros: u64) -> String {
+    let tenths = micros.div_ceil(100);
+    format!("{}.{}", tenths / 10, tenths % 10)
 }
 
 /// Requested amount as typed: `0.25`, `4GiB`, `2`, `1-4`, `8x0.5`.

@@ -19,6 +19,11 @@
 //! behind it; the driver then orders the work of both. A visit is charged by the device time that the tenant reports. A
 //! tenant that wants more waits for a lease.
 //!
+//! **Latency goals.** A tenant with a goal that asks is let in at once, even if it is ahead, and the gates of the other
+//! tenants on its GPUs close in the same step: the holder is *paused*. Its turn goes on when the visitor has been quiet
+//! for a moment. The visitor is charged for that time by the clock, so no report is believed. A bucket bounds it to its
+//! share; with an empty one it is a tenant like the others. Beside such a tenant the others keep less work ahead.
+//!
 //! **Co-scheduling.** Tenants share the lease if their utilisation of a GPU adds up to less than all of it. Their turns
 //! show how much each uses; if they get in each other's way, they take turns again.
 //!
@@ -41,6 +46,7 @@
 //! May use: `units`.
 
 mod arbiter;
+mod bucket;
 mod meter;
 mod tenant;
 
@@ -61,6 +67,10 @@ pub const SHORTEST_HOLD: Duration = Duration::from_millis(4);
 pub const LONGEST_HOLD: Duration = Duration::from_millis(50);
 /// How long before its end a grant is renewed, so that a turn that goes on has no gap.
 pub const LEAD: Duration = Duration::from_millis(1);
+/// How long before the work of a turn that is over leaves the GPU the next turn begins: on busy processors the scheduler
+/// and the next program wake so late. Programs that wake earlier run beside this work. With half, a delay of 1 ms costs
+/// another point of the GPU; double would put two tenants on it for a tenth of a turn.
+pub const EARLY: Duration = Duration::from_millis(2);
 /// How long a holder may have nothing to do before it loses its turn to one that waits. A program that launches, waits
 /// for the result and launches again has gaps far below this. Twice as much would leave the GPU idle for a quarter of
 /// the shortest hold.
@@ -83,6 +93,19 @@ pub const LARGEST_DEBT: Duration = Duration::from_secs(1);
 /// next holder's work.
 pub const LONGEST_DRAIN: Duration = Duration::from_secs(1);
 
+/// The most work that a process keeps on the GPU ahead while slices take turns: what the limiter's own figure is
+/// (`WINDOW` of its `flight`), so that none need be told to it.
+pub const LONGEST_AHEAD: Duration = Duration::from_millis(10);
+/// The least that a latency goal makes the others keep ahead. Five looks of the ledger's gate (`LOOK`): with half, a
+/// program that wakes late would leave the GPU idle between its launches.
+pub const SHORTEST_AHEAD: Duration = Duration::from_millis(1);
+
+/// How much work the neighbours of a tenant with this goal keep ahead. An eighth: a visitor waits for this work, and
+/// with a quarter a request of 12 ms took 1.34 times its own time beside short kernels, with an eighth 1.2 (061).
+pub fn ahead_beside(goal: Duration) -> Duration {
+    (goal / 8).clamp(SHORTEST_AHEAD, LONGEST_AHEAD)
+}
+
 /// The name of a tenant: chosen by the caller, one per slice.
 pub type Tenant = u64;
 
@@ -94,6 +117,8 @@ pub struct TenantConfig {
     /// Its part of each of them.
     pub share: Share,
     pub mode: ComputeMode,
+    /// In this time its requests should be answered: it is let in at once. Counts with [`ComputeMode::Fair`] only.
+    pub goal: Option<Duration>,
 }
 
 /// What a tenant's processes do, taken together.
@@ -109,6 +134,10 @@ pub struct Activity {
     pub requests: u64,
     /// Device time that they reckon they used, ever, on all GPUs together.
     pub used: Duration,
+    /// So many of them have work on a GPU.
+    pub workers: u32,
+    /// When they reckon that their work leaves the GPUs.
+    pub ends_at: Duration,
 }
 
 impl Activity {
@@ -129,6 +158,34 @@ pub enum TenantEvent {
     Left(Tenant),
     /// So much of the time since about the last time, in thousandths, a GPU was used, as its driver says.
     DriverUtilisation(u32, u32),
+}
+
+/// A request of a tenant with a latency goal that has been served: from when it asked at the gate until it had no more
+/// work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Served {
+    pub tenant: Tenant,
+    /// At the gate.
+    pub waited: Duration,
+    /// On the GPU, beside the work that was there.
+    pub worked: Duration,
+    /// Why it took longer than its goal.
+    pub cause: Option<MissCause>,
+}
+
+/// The cause of a request that took longer than its goal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MissCause {
+    /// The tenant had used up its share.
+    OverShare,
+    /// Its own kernels take longer than the goal, by its reports.
+    OwnWork(Duration),
+    /// A tenant without leases runs beside it.
+    Ungated,
+    /// Work of this tenant was on the GPU, for about so long. A kernel is not interrupted.
+    Neighbour(Tenant, Duration),
+    /// None of these: the host's processors were busy, or the goal is too short for a time slice of the driver.
+    Unknown,
 }
 
 /// What a tenant may do.

@@ -56,7 +56,7 @@ pub use model::queue::{Order, QueueSpec, QueueWords, parse_queues};
 pub use model::request::{Amount, Request};
 pub use model::selection::{GpuSelection, SelectionError, parse_gpus};
 pub use model::slice::{Grant, MigGrant, show_labels};
-pub use model::snapshot::{AllocatedJob, PendingJob, Preemption, Queue, Snapshot};
+pub use model::snapshot::{AllocatedJob, LatencyRule, PendingJob, Preemption, Queue, Snapshot};
 pub use model::{
     command, escape, gpu, invariants, isolation, job_state as job, order_key, queue, request,
     selection,
@@ -66,5 +66,6 @@ pub use placement::{Offer, can_ever_place, pinned, rank};
 pub use plan::{Decision, Preempt, Simulated, Start, decide_on, scheduling_order, starts_now};
 pub use project::{Project, SchedulingClass, is_account_name};
 pub use units::{
-    Bytes, Compute, ComputeMode, GpuUuid, Gpus, JobId, ProjectName, QueueName, Share, UserName,
+    Bytes, Compute, ComputeMode, GpuUuid, Gpus, JobId, LatencyGoal, ProjectName, QueueName, Share,
+    UserName,
 };

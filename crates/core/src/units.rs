@@ -12,6 +12,7 @@ mod compute;
 mod decimal;
 mod gpus;
 mod ids;
+mod latency;
 mod share;
 
 pub use bytes::{Bytes, BytesError};
@@ -19,4 +20,5 @@ pub use compute::{Compute, ComputeMode, ComputeModeError};
 pub(crate) use decimal::Decimal;
 pub use gpus::{Gpus, GpusError};
 pub use ids::{GpuUuid, IdError, JobId, ProjectName, QueueName, UserName};
+pub use latency::{LatencyGoal, LatencyGoalError};
 pub use share::{Share, ShareError, gpus};

@@ -144,6 +144,8 @@ pub enum Field {
     Gate,
     /// When the agent last said that the grant counts.
     Keeper,
+    /// How much work to keep ahead.
+    Ahead,
     Unused,
 }
 
@@ -168,6 +170,7 @@ impl fmt::Display for Field {
             Self::Unseen => "unaccounted memory",
             Self::Gate => "launch gate",
             Self::Keeper => "time of the launch gate",
+            Self::Ahead => "work ahead at the launch gate",
             Self::Unused => "unused bytes",
         })
     }

@@ -6,7 +6,7 @@
 //! 64    id of the slice, zero padded          64       live: one bit a slot, a superset of the slots in use
 //! 128   seqlock, heartbeat, mode, numbering   1024     what outlives a process: per GPU peak and denials
 //! 256   16 × one line per GPU                 2048     per GPU, one bit a shared allocation that counts against it
-//! 2048  what may be launched now               4096     1024 × slot: identity, compute demand, 16 × one line per GPU
+//! 2048  launch gate (`gate_word`)              4096     1024 × slot: identity, compute demand, 16 × one line per GPU
 //!                                             1380352  the denial log: 16 × what a refused process looked like
 //!                                             1388608  256 × shared allocation: key, bytes, holders
 //! ```
@@ -94,7 +94,42 @@ pub(crate) struct ControlFile {
     /// Changes with every grant; jobs wait for it.
     pub told: AtomicU32,
     _padding: AtomicU32,
-    _compute: [AtomicU64; 253],
+    /// How much work each process keeps on a GPU ahead while the gate is not open, nanoseconds; 0 for the limiter's own
+    /// figure. Earlier limiters do not read it, and earlier daemons leave 0 here.
+    pub ahead: AtomicU64,
+    _compute: [AtomicU64; 252],
+}
+
+/// The grant of launches as a word: the kind in the upper two bits, below it a time. `compute::Grant` is what the words
+/// mean; no other place knows the bits.
+///
+/// | kind | time | meaning |
+/// |--:|---|---|
+/// | 0 | 0 | open |
+/// | 1 | an end | until then |
+/// | 1 | [`TIME`] | bounded |
+/// | 2 | an end | peers, until then |
+/// | 3 | 0 | closed |
+/// | 3 | other | kinds of closed gates of later versions: every limiter reads them as closed |
+pub(crate) mod gate_word {
+    pub const TIME: u64 = (1 << KIND) - 1;
+    /// The kind is above this bit. Times of 62 bits last for 146 years; with a bit less, four kinds would not fit.
+    const KIND: u32 = 62;
+    pub const OPEN: u64 = 0;
+    /// Until a time that never comes.
+    pub const BOUNDED: u64 = 1 << KIND | TIME;
+    pub const CLOSED: u64 = 3 << KIND;
+
+    pub const fn until(end: u64) -> u64 {
+        1 << KIND | if end < TIME { end } else { TIME - 1 }
+    }
+    pub const fn peers(end: u64) -> u64 {
+        2 << KIND | if end < TIME { end } else { TIME }
+    }
+    /// The kind, and what is below it.
+    pub const fn parts(word: u64) -> (u64, u64) {
+        (word >> KIND, word & TIME)
+    }
 }
 
 #[repr(C, align(64))]
@@ -291,12 +326,23 @@ mod tests {
         assert_eq!(offset_of!(ControlFile, grant), 2048);
         assert_eq!(offset_of!(ControlFile, keeper), 2056);
         assert_eq!(offset_of!(ControlFile, told), 2064);
+        assert_eq!(offset_of!(ControlFile, ahead), 2072);
         assert_eq!(size_of::<ControlGpu>(), 64);
         assert_eq!(offset_of!(ControlGpu, limit), 16);
         assert_eq!(offset_of!(ControlGpu, overhead), 24);
         assert_eq!(offset_of!(ControlGpu, weight), 32);
         assert_eq!(offset_of!(ControlGpu, cap), 34);
         assert_eq!(offset_of!(ControlGpu, unseen), 40);
+    }
+
+    #[test]
+    fn the_words_of_the_launch_gate_are_those_of_version_2() {
+        assert_eq!(gate_word::OPEN, 0);
+        assert_eq!(gate_word::until(7), 0x4000_0000_0000_0007);
+        assert_eq!(gate_word::until(u64::MAX), 0x7fff_ffff_ffff_fffe);
+        assert_eq!(gate_word::BOUNDED, 0x7fff_ffff_ffff_ffff);
+        assert_eq!(gate_word::peers(7), 0x8000_0000_0000_0007);
+        assert_eq!(gate_word::CLOSED, 0xc000_0000_0000_0000);
     }
 
     #[test]

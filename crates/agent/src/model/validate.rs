@@ -6,8 +6,10 @@ pub mod limits;
 use std::path::Path;
 
 use divvy_api::v1::{self, Error, ErrorCode, Submit};
-use divvy_core::units::ComputeModeError;
-use divvy_core::{Amount, Compute, Gpu, Isolation, NeverFits, Request, can_ever_fit, command};
+use divvy_core::units::{ComputeModeError, LatencyGoalError};
+use divvy_core::{
+    Amount, Compute, Gpu, Isolation, LatencyGoal, NeverFits, Request, Share, can_ever_fit, command,
+};
 
 /// Refuses what no program can be started with.
 pub fn check_texts(submit: &Submit) -> Result<(), Error> {
@@ -73,12 +75,51 @@ pub fn compute(text: &str) -> Result<Compute, Error> {
         .map_err(|error: ComputeModeError| usage(error.to_string()).hint(error.hint()))
 }
 
+/// In which time the job's requests should be answered.
+fn latency_goal(text: &str) -> Result<LatencyGoal, Error> {
+    text.parse()
+        .map_err(|error: LatencyGoalError| usage(error.to_string()).hint(error.hint()))
+}
+
+/// The request with the latency goal of its queue or project, if it has none and can have one.
+///
+/// # Errors
+/// The share of a job with a goal is more than all such jobs of a GPU may have: it would wait for ever.
+pub fn with_latency(
+    mut request: Request,
+    goal: Option<LatencyGoal>,
+    most: Share,
+    gpus: &[Gpu],
+) -> Result<Request, Error> {
+    let takes_turns = !matches!(request.amount, Amount::Mig(_));
+    if takes_turns && let Ok(compute) = request.compute.or_latency(goal) {
+        request.compute = compute;
+    }
+    let share = request.compute.share.or_else(|| match request.amount {
+        Amount::Share(share) | Amount::Shares { share, .. } => Some(share),
+        Amount::Memory(memory) => gpus.iter().filter_map(|gpu| gpu.share_of(memory)).min(),
+        _ => None,
+    });
+    let over = share.filter(|share| *share < Share::FULL && *share > most);
+    match (request.compute.latency, over) {
+        (Some(goal), Some(share)) => Err(usage(format!(
+            "latency goal {goal}: the job's share is {share}, and jobs with a goal have at most {most} of a GPU"
+        ))
+        .hint(format!("--compute fair={most}, or the key latency.share"))),
+        _ => Ok(request),
+    }
+}
+
 /// The request, if these GPUs could ever serve it.
 pub fn request(amount: Amount, submit: &Submit, gpus: &[Gpu]) -> Result<Request, Error> {
     let compute = match submit.compute.as_deref() {
         None => Compute::default(),
         Some(text) => compute(text)?,
     };
+    let goal = submit.latency.as_deref().map(latency_goal).transpose()?;
+    let compute = compute
+        .or_latency(goal)
+        .map_err(|error| usage(error.to_string()).hint(error.hint()))?;
     if matches!(amount, Amount::Mig(_)) && compute != Compute::default() {
         let why = format!(
             "--compute {compute}: a MIG instance has its own compute units, so no compute mode applies"

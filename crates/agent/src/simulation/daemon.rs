@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use divvy_api::daemon::{Configured, ProjectRules};
+use divvy_api::daemon::{Configured, LatencyOptions, ProjectRules};
 use divvy_api::home::Home;
 use divvy_core::reconcile::BypassPolicy;
 use divvy_core::{
@@ -307,6 +307,7 @@ fn config(home: &Home, manner: DaemonOptions) -> Config {
             order: manner.order,
             backfill: manner.backfill,
             preemption: manner.preemption,
+            latency: LatencyOptions::default(),
         },
         limits: Limits {
             max_jobs: crate::config::DEFAULT_MAX_JOBS,

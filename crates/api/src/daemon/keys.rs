@@ -152,6 +152,12 @@ keys! {
         "File with the token of TCP clients.";
     "listen.web-hosts" Restart [] ["web-host"] r#"array of `"NAME"` or `"NAME:PORT"`"#, r#"["lab1.example"]"#,
         "Names under which browsers and proxies reach the TCP listener, besides [addresses in numbers](web.md#which-requests-pass).";
+    "latency.share" Reload [] [] "part of a GPU up to 1", "",
+        "The most of a GPU's compute time that [jobs with a latency goal](compute.md#latency-goals) have together. Another such job waits.";
+    "latency.queues" Reload [] [] "table of times from 1ms to 10s", r#"{ chat = "20ms" }"#,
+        "Latency goal of jobs in these queues that name none.";
+    "latency.projects" Reload [] [] "table of times from 1ms to 10s", r#"{ serving = "20ms" }"#,
+        "The same of jobs in these projects. The queue's goal goes first.";
     "limits.max-jobs" Reload [] ["max-jobs"] "number from 1", "",
         "Jobs of one user that have not ended.";
     "limits.max-texts" Reload [] ["max-texts"] r#"size from 1M, or `"none"`"#, "",
@@ -272,9 +278,9 @@ mod tests {
 
     use super::*;
     use crate::daemon::{
-        ClearMlOptions, Commands, ContainerOptions, Containers, DeviceNodes, LimitOptions,
-        ListenOptions, Others, PerUser, ProjectOptions, ProjectRules, RetentionPolicy, Role,
-        RoleOptions, Setting, Source,
+        ClearMlOptions, Commands, ContainerOptions, Containers, DeviceNodes, LatencyOptions,
+        LimitOptions, ListenOptions, Others, PerUser, ProjectOptions, ProjectRules,
+        RetentionPolicy, Role, RoleOptions, Setting, Source,
     };
     use crate::v1::{Container, Idle, IdleAction};
 
@@ -293,6 +299,11 @@ mod tests {
             order: Order::Fairness,
             backfill: true,
             preemption: Preemption::Off,
+            latency: LatencyOptions {
+                share: divvy_core::Share::FULL,
+                queues: [("q".parse().unwrap(), "20ms".parse().unwrap())].into(),
+                projects: [("p".parse().unwrap(), "1s".parse().unwrap())].into(),
+            },
             detached: true,
             standby: true,
             node_pod: Some("0f9a3c1e-5d0b-4a53-9a2e-2f1f6f0d7c11".into()),

@@ -102,6 +102,34 @@ pub(super) mod size {
     }
 }
 
+pub(super) mod share {
+    use divvy_core::Share;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    /// `0.5`, as a number or as a text.
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "expected a part of a GPU such as 0.5")]
+    enum Entry {
+        Whole(u16),
+        Part(f64),
+        Text(String),
+    }
+
+    pub fn serialize<S: Serializer>(share: &Share, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(f64::from(share.thousandths()) / 1000.0)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Share, D::Error> {
+        let text = match Entry::deserialize(from)? {
+            Entry::Whole(whole) => whole.to_string(),
+            Entry::Part(part) => part.to_string(),
+            Entry::Text(text) => text,
+        };
+        text.parse()
+            .map_err(|error: divvy_core::units::ShareError| super::refused(&error, error.hint()))
+    }
+}
+
 pub(super) mod gpus {
     use divvy_core::{GpuSelection, parse_gpus};
     use serde::{Deserializer, Serializer};

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::gpu::GpuProcess;
-use super::{Folded, GpuAvailable, GpuHeldElsewhere, JobState, MigSlice, ReasonCode};
+use super::{Folded, GpuAvailable, GpuHeldElsewhere, JobState, LatencyTime, MigSlice, ReasonCode};
 
 /// Most pending jobs of [`BoardWaiting::first`]. The top of the queue on a screen of 24 lines, below its GPUs; a longer
 /// list would be computed for each poll of the board.
@@ -137,6 +137,9 @@ pub struct BoardJob {
     /// Division of compute time. Absent: `fair`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute: Option<String>,
+    /// Requests of the last minute, for a job with a latency goal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency: Option<LatencyTime>,
     pub slices: Vec<BoardSlice>,
     /// Number of refused allocations.
     #[serde(default, skip_serializing_if = "is_zero")]

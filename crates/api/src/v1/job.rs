@@ -83,6 +83,10 @@ pub struct Submit {
     /// Division of compute time: `fair`, `strict` or `none`.
     #[serde(default)]
     pub compute: Option<String>,
+    /// Latency goal, such as `20ms`: the job is served before others while it keeps to its share. Needs `fair`. Absent:
+    /// that of the queue or project, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency: Option<String>,
     /// Indices of the GPUs that the job may use. Empty: any GPU.
     #[serde(default)]
     pub gpus_on: Vec<u32>,
@@ -464,7 +468,7 @@ pub struct Job {
     #[serde(default)]
     pub memory_exact: bool,
     /// Division of compute time: `fair`, `strict` or `none`, followed by `=0.25` if the share differs from the share
-    /// of the memory.
+    /// of the memory. A latency goal follows as `,latency=20ms`.
     pub compute: String,
     /// Compute time that the job gets. Absent while the job has its GPUs to itself.
     #[serde(default)]
@@ -688,6 +692,51 @@ pub struct ComputeTime {
     pub share_used: Option<u16>,
     /// Time that the slice's threads have waited at the launch gate, in milliseconds, summed over all threads.
     pub throttled_ms: u64,
+    /// Requests of the last minute, for a job with a latency goal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency: Option<LatencyTime>,
+}
+
+/// Requests of a job with a latency goal over the last minute, while other jobs wanted its GPUs: from a launch that
+/// waited until the job had no more work. The daemon measures them, to about a millisecond. A goal is not a promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct LatencyTime {
+    /// The goal, in microseconds.
+    pub goal_us: u64,
+    /// Number of requests.
+    pub requests: u32,
+    /// Requests that took longer than the goal.
+    pub missed: u32,
+    /// Median of the time at the launch gate, in microseconds.
+    pub wait_p50_us: u64,
+    /// The time at the launch gate that 99 of 100 requests do not exceed.
+    pub wait_p99_us: u64,
+    /// Median of the time from the launch to the end of the work.
+    pub work_p50_us: u64,
+    /// The same that 99 of 100 requests do not exceed.
+    pub work_p99_us: u64,
+    /// The job has used up its share, and waits like the others for a while.
+    pub over_share: bool,
+    /// The most frequent cause of missed goals.
+    pub cause: Option<LatencyCause>,
+}
+
+/// Cause of a missed latency goal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum LatencyCause {
+    /// The job had used up its share.
+    OverShare,
+    /// The job's own work takes longer than the goal.
+    OwnWork { work_us: u64 },
+    /// A job with `none` runs beside it.
+    UngatedNeighbour,
+    /// Work of this job was on the GPU for about so long. A kernel is not interrupted.
+    Neighbour { job: u64, work_us: u64 },
+    /// None of these: the host's processors were busy, or the goal is below a time slice of the driver.
+    Unknown,
 }
 
 /// A slice of one GPU that a job holds.

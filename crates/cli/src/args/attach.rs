@@ -27,7 +27,7 @@ pub struct Shell {
     ///
     /// Id, unique name or `last` of a running job [default: a new slice]
     #[arg(conflicts_with_all = [
-        "gpu", "gpu_memory", "gpu_memory_exact", "mig_profile", "isolation", "compute", "name", "queue", "project", "gpus_on",
+        "gpu", "gpu_memory", "gpu_memory_exact", "mig_profile", "isolation", "compute", "latency", "name", "queue", "project", "gpus_on",
         "priority", "time", "after", "after_ok", "env", "env_file", "secret", "no_wait", "sim",
     ])]
     pub in_job: Option<String>,

@@ -154,7 +154,7 @@ or use --no-signals. The input of a submitted job is empty; `divvy shell JOB` op
 Exit code: the job's.";
 
 pub(super) const DOCKER_RUN: &str = "\
-Slice flags: -g, --gpu, --gpu-memory, --gpu-memory-exact, --mig-profile, --isolation, --compute, --name, --queue, --project, \
+Slice flags: -g, --gpu, --gpu-memory, --gpu-memory-exact, --mig-profile, --isolation, --compute, --latency, --name, --queue, --project, \
 --gpus-on, --no-wait, --sim; see `divvy run --help`. All other flags before the image are those of `docker run`. Divvy refuses \
 flags that would bypass the slice (--gpus, --privileged, --device, …: exit code 4). It removes the container when it has ended; \
 with -d it prints the container's id and returns.
@@ -164,7 +164,7 @@ with -d it prints the container's id and returns.
 
 pub(super) const DOCKER_SLICE: &str = "\
 For programs that start containers themselves. Waits for the slice, adds its flags after `run` and becomes `docker run`. The slice is \
-released when the container has ended. Slice flags: -g, --gpu, --gpu-memory, --compute, --name, --queue, --project, --gpus-on, \
+released when the container has ended. Slice flags: -g, --gpu, --gpu-memory, --compute, --latency, --name, --queue, --project, --gpus-on, \
 --no-wait, --sim; see `divvy run --help`. With --no-daemon, only programs started with that flag count each other's slices. \
 Divvy refuses flags that would bypass the slice (exit code 4), also --gpus; use --gpus-on instead.
 

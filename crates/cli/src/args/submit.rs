@@ -55,6 +55,12 @@ pub struct JobArgs {
         hide_default_value = true
     )]
     pub compute: String,
+    /// Time in which a request should be answered: 20ms
+    ///
+    /// Latency goal of an inference job: 20ms. Its requests go first while it keeps to its share. A goal, not a promise;
+    /// needs --compute fair
+    #[arg(long, value_name = "TIME", conflicts_with = "mig_profile")]
+    pub latency: Option<String>,
     /// Name of the job [default: the program's]
     ///
     /// Name that lists show and that other commands accept [default: the program's]

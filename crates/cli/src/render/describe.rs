@@ -30,6 +30,11 @@ pub fn describe_with(job: &Job, used: &str, view: View) -> String {
     facts.add("queue", &text::clean(&job.queue));
     facts.add("request", &request_in_words(job));
     facts.add("compute", &compute(job));
+    let latency = job.compute_time.and_then(|time| time.latency);
+    facts.add(
+        "latency",
+        &latency.map_or_else(String::new, |time| text::latency(&time)),
+    );
     facts.add("image", &image(job));
     facts.add("command", &text::command_line(&job.command));
     match &job.claim {

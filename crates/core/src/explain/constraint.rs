@@ -78,6 +78,11 @@ impl fmt::Display for UnmetConstraint {
                 let [free, needs] = free.human_beside(*needs);
                 write!(out, "{free} free, {needs} needed")
             }
+            Self::Latency { taken, needs, most } => write!(
+                out,
+                "jobs with a latency goal have {} of its compute time, {needs} needed, at most {most} for all of them",
+                gpus(*taken)
+            ),
             Self::Elsewhere {
                 share,
                 memory,

@@ -1,17 +1,20 @@
 //! The arbiter of the leases of one node: a state machine over the observed demand of the tenants.
 
 mod co_schedule;
+mod latency;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+use crate::units::ComputeMode;
 
 use super::meter::Meter;
 use super::tenant::{Phase, TenantState, Virtual};
 use co_schedule::Charging;
 
 use super::{
-    HALF_QUANTUM, LEAD, LONGEST_DRAIN, LONGEST_HOLD, Lease, POLL, SHORTEST_HOLD, Tenant,
-    TenantEvent, VISIT,
+    EARLY, HALF_QUANTUM, LEAD, LONGEST_DRAIN, LONGEST_HOLD, Lease, POLL, SHORTEST_HOLD,
+    STEADY_POLL, Served, Tenant, TenantEvent, VISIT,
 };
 
 /// A grant is changed for at least this much; less is not worth telling. A fortieth of the shortest hold; each change
@@ -31,8 +34,12 @@ pub struct Arbiter {
 /// What follows from a moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// Every grant that is another than before.
+    /// Every grant that is another than before; those that close first.
     pub leases: Vec<(Tenant, Lease)>,
+    /// The tenants that are to keep another amount of work ahead, and that amount; zero for the limiter's own.
+    pub ahead: Vec<(Tenant, Duration)>,
+    /// The requests with a latency goal that ended.
+    pub served: Vec<Served>,
     /// When to ask again without an event; never, if no tenant waits for a GPU.
     pub wake_at: Option<Duration>,
 }
@@ -74,15 +81,21 @@ impl Arbiter {
         for _ in 0..=self.tenants.len() {
             self.end_turns();
             self.advance_clocks();
+            self.begin_visits();
+            self.set_pauses();
             self.begin_turns();
+            self.set_pauses();
             let over = self.set_ends();
             self.renew_shares();
             if !over {
                 break;
             }
         }
+        let leases = self.changed_leases();
         Decision {
-            leases: self.changed_leases(),
+            served: self.follow_requests(&leases),
+            leases,
+            ahead: self.changed_ahead(),
             wake_at: self.next_wakeup(),
         }
     }
@@ -97,13 +110,26 @@ impl Arbiter {
         let all: Vec<Charging> = self
             .tenants
             .keys()
-            .map(|tenant| self.charging(*tenant))
+            .map(|tenant| self.charging(*tenant, passed))
             .collect();
-        for (standing, passing) in self.tenants.values_mut().zip(all) {
+        let visits: BTreeMap<Tenant, Duration> = self.charge_paused(passed).into_iter().collect();
+        for ((tenant, standing), passing) in self.tenants.iter_mut().zip(all) {
             standing.earn(passed);
+            let visit = visits.get(tenant).copied();
+            if let Some(time) = visit {
+                standing.charge(time, &self.clocks);
+            }
+            if standing.goal().is_some() {
+                standing.bucket.refill(passed, &standing.terms);
+                if passing.spends_bucket {
+                    let time = visit.unwrap_or(passed);
+                    standing.bucket.spend(time, &standing.terms);
+                }
+            }
             if passing.is_charged {
                 let own = u32::from(standing.terms.share.thousandths());
-                let part = passed * own / passing.shares;
+                let part = (passed - passing.lost) * own / passing.shares;
+                standing.lost += passing.lost;
                 if passing.is_co_scheduled {
                     standing.charge_co_scheduled(part, &self.clocks)
                 } else {
@@ -113,7 +139,8 @@ impl Arbiter {
             if !passing.is_co_scheduled {
                 standing.clear_uncharged();
             }
-            standing.utilisation.pass(passed, passing.is_alone);
+            let alone = passed - passing.lost;
+            standing.utilisation.pass(alone, passing.is_alone);
             standing
                 .shared_utilisation
                 .pass(passed, passing.is_co_scheduled);
@@ -148,6 +175,9 @@ impl Arbiter {
         let (now, mut over, mut absent) = (self.now, Vec::new(), Vec::new());
         for (tenant, standing) in &self.tenants {
             let next = match standing.phase {
+                Phase::Holding { .. } if standing.paused.is_some() => {
+                    self.wants_nothing(standing).then_some(Phase::Closed)
+                }
                 Phase::Holding {
                     until: Some(until), ..
                 } if until <= now => Some(if standing.activity.busy {
@@ -188,6 +218,13 @@ impl Arbiter {
                 Phase::Sharing { until } => {
                     (until <= now || standing.is_spent()).then_some(Phase::Closed)
                 }
+                Phase::Urgent { .. } => {
+                    let late = standing.idle_deadline().is_some_and(|end| end <= now);
+                    if late && standing.paused.is_none() {
+                        absent.push(*tenant);
+                    }
+                    self.after_visit(standing)
+                }
                 Phase::Closed => None,
             };
             over.extend(next.map(|phase| (*tenant, phase)));
@@ -205,19 +242,31 @@ impl Arbiter {
     /// Gives those that wait their GPUs, furthest behind first; keeps what one that needs several GPUs will need.
     fn begin_turns(&mut self) {
         let mut kept: BTreeMap<u32, Duration> = BTreeMap::new();
+        // GPUs that one further behind waits for until all work has left them.
+        let mut awaited: BTreeSet<u32> = BTreeSet::new();
         for tenant in self.in_order() {
             let gpus = self.tenants[&tenant].terms.gpus.clone();
             let taken: Vec<u32> = gpus
                 .iter()
                 .copied()
-                .filter(|gpu| self.holder(*gpu).is_some())
+                .filter(|gpu| match gpus.len() {
+                    1 if !awaited.contains(gpu) => self.is_taken(*gpu),
+                    // Its processes wait for each other, so one that is slower for a while holds up all.
+                    _ => self.holder(*gpu).is_some(),
+                })
                 .collect();
+            let is_paused = self.tenants[&tenant].paused.is_some();
+            if gpus.len() > 1 {
+                awaited.extend(&taken);
+            }
             if taken.is_empty() {
                 let no_later = gpus.iter().filter_map(|gpu| kept.get(gpu)).min().copied();
                 if no_later.is_none_or(|end| end >= self.now + SHORTEST_HOLD) {
                     let now = self.now;
                     self.standing_mut(tenant).begin(now, no_later);
                 }
+            } else if is_paused {
+                // It waits for the visitor, whatever else it may do.
             } else if taken.len() == gpus.len() && self.may_share(tenant) {
                 let until = self.now + LONGEST_HOLD;
                 self.standing_mut(tenant).phase = Phase::Sharing { until };
@@ -251,6 +300,9 @@ impl Arbiter {
             else {
                 continue;
             };
+            if standing.paused.is_some() {
+                continue;
+            }
             let end = self.end_of(*tenant, standing, since, no_later);
             let changes = match (until, end) {
                 (Some(until), Some(end)) => {
@@ -285,7 +337,9 @@ impl Arbiter {
         since: Duration,
         no_later: Option<Duration>,
     ) -> Option<Duration> {
-        let next = self.rivals(tenant).map(|rival| self.lead(rival)).min();
+        // Of one with a latency goal the bucket bounds the turn.
+        let rivals = self.rivals(tenant).filter(|_| !standing.is_entitled());
+        let next = rivals.map(|rival| self.lead(rival)).min();
         let by_turn = next.map(|next| {
             let may_gain = next + standing.to_virtual(HALF_QUANTUM) - self.lead(standing);
             let end = (self.now + standing.to_time(may_gain)).max(since + SHORTEST_HOLD);
@@ -336,10 +390,41 @@ impl Arbiter {
     }
 
     /// The tenants that hold the GPU or still have work on it.
-    fn holder(&self, gpu: u32) -> Option<&TenantState> {
+    fn holders(&self, gpu: u32) -> impl Iterator<Item = &TenantState> {
         self.tenants
             .values()
-            .find(|standing| standing.has_turn() && standing.terms.gpus.contains(&gpu))
+            .filter(move |standing| standing.has_turn() && standing.terms.gpus.contains(&gpu))
+    }
+
+    /// The tenant that holds the GPU, or else one that still has work on it.
+    fn holder(&self, gpu: u32) -> Option<&TenantState> {
+        let is_over = |standing: &&TenantState| matches!(standing.phase, Phase::Draining { .. });
+        self.holders(gpu).min_by_key(is_over)
+    }
+
+    /// Whether no turn may begin on a GPU: one goes on, or its work will be there for longer than [`EARLY`].
+    fn is_taken(&self, gpu: u32) -> bool {
+        self.holders(gpu).any(|standing| !self.ends_soon(standing))
+    }
+
+    fn ends_soon(&self, standing: &TenantState) -> bool {
+        let ends_at = standing.ends_at();
+        // Beside a tenant without leases no end is known, and a strict one is not to have more than its share for it.
+        let are_fair = || {
+            let mut all = self.tenants.values();
+            all.all(|other| {
+                let mut gpus = other.terms.gpus.iter();
+                other.terms.mode == ComputeMode::Fair
+                    || !gpus.any(|gpu| standing.terms.gpus.contains(gpu))
+            })
+        };
+        matches!(standing.phase, Phase::Draining { .. })
+            && standing.paused.is_none()
+            && standing.terms.gpus.len() == 1
+            && !standing.activity.overdue
+            && self.now + EARLY >= ends_at
+            && self.now <= ends_at + EARLY
+            && are_fair()
     }
 
     /// When a GPU that is taken will be free, as far as that is known.
@@ -366,6 +451,7 @@ impl Arbiter {
                 changed.push((*tenant, grant));
             }
         }
+        changed.sort_by_key(|(tenant, lease)| (*lease != Lease::Closed, *tenant));
         changed
     }
 
@@ -374,12 +460,16 @@ impl Arbiter {
             let is_waited_for = self.is_waited_for(*tenant);
             let watched = is_waited_for.then(|| self.now + standing.poll_interval());
             match standing.phase {
+                Phase::Urgent { until, .. } => Some((self.now + POLL).min(self.renewal(until))),
+                _ if standing.paused.is_some() => None,
                 Phase::Holding {
                     until: Some(until), ..
                 } => watched.into_iter().chain([self.renewal(until)]).min(),
                 Phase::Holding { until: None, .. } => watched,
                 Phase::Visiting { until } => Some((self.now + POLL).min(until)),
                 Phase::Sharing { until } => Some(self.renewal(until)),
+                // The next turn has begun, or may.
+                Phase::Draining { .. } if self.ends_soon(standing) => Some(self.now + STEADY_POLL),
                 Phase::Draining { since, .. } => Some((self.now + POLL).min(since + LONGEST_DRAIN)),
                 Phase::Closed => standing
                     .until_earned()

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::bucket::Bucket;
 use super::meter::Utilisation;
 use super::{
-    Activity, GRACE, HALF_QUANTUM, LARGEST_DEBT, LONGEST_HOLD, Lease, POLL, STEADY_POLL,
+    Activity, GRACE, HALF_QUANTUM, LARGEST_DEBT, LONGEST_HOLD, Lease, POLL, STEADY_POLL, Tenant,
     TenantConfig, WAKING,
 };
 use crate::units::ComputeMode;
@@ -17,6 +18,9 @@ pub type Virtual = i128;
 const STRICT_START: Duration = HALF_QUANTUM;
 /// The most that a waiting strict tenant keeps, so that it can catch up.
 const STRICT_ARREARS: Duration = Duration::from_millis(250);
+/// A tenant whose pauses are shorter than [`GRACE`] this often, in thousandths, keeps the GPU through one. A request of
+/// two kernels has every other gap short; of single kernels none, and waiting there would cost its bucket and others.
+const SHORT_GAPS: u32 = 300;
 /// A tenant with this utilisation of its leased GPUs, in thousandths, counts as using them without pause. A tenth of
 /// idle time is the gaps between launches of a busy program; below it, a pause is the program's own.
 const STEADY: u32 = 900;
@@ -48,6 +52,35 @@ pub struct TenantState {
     /// zero where it used less.
     uncharged_ns: i128,
     pub granted: Lease,
+    /// What a tenant with a latency goal may take at once.
+    pub bucket: Bucket,
+    /// When it began to wait at the gate.
+    pub asked_at: Duration,
+    /// Its bucket was empty then.
+    pub asked_over_share: bool,
+    /// The part of this turn's time in which the GPU worked for others: its work ends so much later than it reckoned.
+    pub lost: Duration,
+    /// While a visitor with a latency goal keeps it from launching: how much of its own work may still be on the GPU.
+    pub paused: Option<Duration>,
+    /// How often its pauses were shorter than [`GRACE`], in thousandths; later ones count more.
+    short_gaps: u32,
+    /// Of a tenant with a latency goal: the request that is being served.
+    pub request: Option<ServedRequest>,
+    /// The work that its processes were last told to keep ahead; zero for the limiter's own figure.
+    pub ahead: Duration,
+}
+
+/// A request under way.
+#[derive(Clone, Copy, Debug)]
+pub struct ServedRequest {
+    pub asked_at: Duration,
+    pub granted_at: Duration,
+    /// What it had reported then.
+    pub used: Duration,
+    /// It waited because its bucket was empty.
+    pub over_share: bool,
+    /// The neighbour with the most work on the GPU then.
+    pub neighbour: Option<(Tenant, Duration)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +101,12 @@ pub enum Phase {
     Visiting {
         until: Duration,
     },
+    /// Launches at once, for its latency goal, and the tenants of its GPUs are paused. Once `closing`, it launches
+    /// nothing more, and its work ends.
+    Urgent {
+        until: Duration,
+        closing: Option<Duration>,
+    },
     /// Launches beside other tenants: all of them together leave the GPUs idle at times.
     Sharing {
         until: Duration,
@@ -78,6 +117,7 @@ impl TenantState {
     pub fn new(terms: TenantConfig, now: Duration) -> Self {
         Self {
             virtual_time: BTreeMap::new(),
+            bucket: Bucket::full(&terms),
             terms,
             activity: Activity::default(),
             quiet_since: now,
@@ -91,6 +131,13 @@ impl TenantState {
             credit_ns: nanos(STRICT_START),
             uncharged_ns: 0,
             granted: Lease::Closed,
+            asked_at: now,
+            asked_over_share: false,
+            lost: Duration::ZERO,
+            paused: None,
+            short_gaps: 1000,
+            request: None,
+            ahead: Duration::ZERO,
         }
     }
 
@@ -125,8 +172,13 @@ impl TenantState {
         if activity.busy || self.activity.busy {
             self.quiet_since = now;
         }
-        if activity.busy && self.has_turn() {
+        if activity.busy && (self.has_turn() || self.is_urgent()) {
             self.misses = 0;
+        }
+        if activity.waiting && !self.activity.waiting {
+            self.asked_at = now;
+            self.asked_over_share = self.bucket.is_empty();
+            self.record_gap(now);
         }
         if self.missed_request != Some(activity.requests) {
             self.missed_request = None;
@@ -136,6 +188,7 @@ impl TenantState {
 
     pub fn begin(&mut self, now: Duration, no_later: Option<Duration>) {
         self.quiet_since = now;
+        self.lost = Duration::ZERO;
         self.phase = Phase::Holding {
             since: now,
             until: None,
@@ -147,7 +200,8 @@ impl TenantState {
     pub fn idle_deadline(&self) -> Option<Duration> {
         let patience = match self.activity.waiting {
             true => (WAKING * 2_u32.saturating_pow(self.misses)).min(LONGEST_HOLD),
-            false if self.is_interactive => Duration::ZERO,
+            false if self.is_urgent() && self.short_gaps >= SHORT_GAPS => GRACE,
+            false if self.is_urgent() || self.is_interactive => Duration::ZERO,
             false => GRACE,
         };
         (!self.activity.busy).then(|| self.quiet_since + patience)
@@ -166,6 +220,47 @@ impl TenantState {
         }
     }
 
+    /// Takes note of the time for which it had nothing to do.
+    fn record_gap(&mut self, now: Duration) {
+        let is_short = now <= self.quiet_since + GRACE;
+        self.short_gaps = (3 * self.short_gaps + if is_short { 1000 } else { 0 }) / 4;
+    }
+
+    /// Whether it is let in at once when it asks.
+    pub fn is_entitled(&self) -> bool {
+        self.goal().is_some() && !self.bucket.is_empty()
+    }
+
+    /// Its latency goal, if it takes part on such terms.
+    pub fn goal(&self) -> Option<Duration> {
+        let is_fair = self.terms.mode == ComputeMode::Fair;
+        self.terms.goal.filter(|_| is_fair)
+    }
+
+    pub fn is_urgent(&self) -> bool {
+        matches!(self.phase, Phase::Urgent { .. })
+    }
+
+    /// When what it asked for is due. One that goes on for longer counts as asking again, so that none stays ahead of
+    /// another for good.
+    pub fn due_at(&self, now: Duration) -> Duration {
+        let goal = self.goal().unwrap_or(LONGEST_HOLD).max(GRACE);
+        let goals = now.saturating_sub(self.asked_at).as_nanos() / goal.as_nanos();
+        self.asked_at + goal * u32::try_from(goals + 1).unwrap_or(u32::MAX)
+    }
+
+    /// Its turn, if it has one, takes up where it was after so much more of a pause.
+    pub fn extend_pause(&mut self, passed: Duration) {
+        match &mut self.phase {
+            Phase::Holding { since, until, .. } => {
+                *since += passed;
+                *until = until.map(|until| until + passed);
+            }
+            Phase::Draining { since, .. } => *since += passed,
+            _ => {}
+        }
+    }
+
     /// Ends its turn because it did nothing.
     pub fn forfeit_turn(&mut self) {
         self.phase = Phase::Closed;
@@ -174,6 +269,11 @@ impl TenantState {
         if self.activity.waiting {
             self.misses = self.misses.saturating_add(1);
         }
+    }
+
+    /// When its work should leave its GPUs.
+    pub fn ends_at(&self) -> Duration {
+        self.activity.ends_at + self.lost
     }
 
     /// Has a turn, or work of one on its GPUs.
@@ -268,6 +368,12 @@ impl TenantState {
     pub fn grant(&self, alone: bool) -> Lease {
         match self.phase {
             _ if self.terms.mode == ComputeMode::None => Lease::Open,
+            _ if self.paused.is_some() => Lease::Closed,
+            Phase::Urgent {
+                until,
+                closing: None,
+            } => Lease::Until(until),
+            Phase::Urgent { .. } => Lease::Closed,
             Phase::Holding { until: None, .. } if alone => Lease::Open,
             Phase::Holding { until: None, .. } => Lease::Bounded,
             Phase::Holding {

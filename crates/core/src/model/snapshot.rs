@@ -11,7 +11,7 @@ use crate::model::project::{Project, SchedulingClass};
 use crate::model::queue::{Order, QueueSpec};
 use crate::model::request::Request;
 use crate::model::slice::Grant;
-use crate::units::{Gpus, JobId, QueueName, UserName};
+use crate::units::{Gpus, JobId, QueueName, Share, UserName};
 
 /// The node at one moment: GPUs, holders, pending jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +39,28 @@ pub struct Snapshot {
     /// The most GPUs that the jobs of each of these users hold together; other users have no limit.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub user_limits: BTreeMap<UserName, Gpus>,
+    #[serde(default)]
+    pub latency: LatencyRule,
+}
+
+/// How much of each GPU jobs with a latency goal take together. They are served before the others, so that the rest of
+/// the GPU is what training gets at least.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LatencyRule {
+    pub most: Share,
+    /// The jobs with a goal, and their shares of compute time where these are not those of their memory.
+    pub jobs: BTreeMap<JobId, Option<Share>>,
+}
+
+impl Default for LatencyRule {
+    /// Half of a GPU: with less, two services of a quarter would not fit; with more, training would get the smaller
+    /// part of a GPU that it shares (L5 of decision 061).
+    fn default() -> Self {
+        Self {
+            most: Share::from_thousandths(500).expect("half of a GPU is a share"),
+            jobs: BTreeMap::new(),
+        }
+    }
 }
 
 /// Whether jobs that are over quota are stopped for jobs that are within theirs.

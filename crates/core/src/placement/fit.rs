@@ -129,6 +129,12 @@ pub enum UnmetConstraint {
         free: Bytes,
         needs: Bytes,
     },
+    /// Jobs with a latency goal have this much of the compute time already, of at most so much.
+    Latency {
+        taken: u64,
+        needs: Share,
+        most: Share,
+    },
     /// Other daemons of the machine hold this much; `others` more of them than the named one.
     Elsewhere {
         share: u64,
@@ -273,11 +279,12 @@ pub(crate) fn fit(
 ) -> Result<GrantSize, Vec<UnmetConstraint>> {
     let size = size(usage, request)?;
     let is_whole = matches!(RequestShape::of(request.amount), RequestShape::Whole { .. });
-    let unmet = match size.profile {
+    let mut unmet = match size.profile {
         Some(profile) => instance_constraints(usage, profile),
         None if is_whole => whole_gpu_constraints(usage),
         None => fraction_constraints(usage, size),
     };
+    unmet.extend(latency_constraint(usage, request, size).filter(|_| !is_whole));
     if !unmet.is_empty() {
         return Err(unmet);
     }
@@ -289,6 +296,19 @@ pub(crate) fn fit(
     } else {
         size
     })
+}
+
+/// Whether the GPU has jobs with a latency goal that leave no room for this one's share.
+fn latency_constraint(
+    usage: &GpuUsage<'_>,
+    request: &Request,
+    size: GrantSize,
+) -> Option<UnmetConstraint> {
+    request.compute.latency?;
+    let (taken, most) = usage.latency_shares()?;
+    let needs = request.compute.share.unwrap_or(size.share);
+    let sum = taken + u64::from(needs.thousandths());
+    (sum > u64::from(most.thousandths())).then_some(UnmetConstraint::Latency { taken, needs, most })
 }
 
 fn held_whole(usage: &GpuUsage<'_>) -> Option<UnmetConstraint> {

@@ -8,10 +8,10 @@ use crate::mig::occupancy::MigOccupancy;
 use crate::model::gpu::{Gpu, Mode};
 use crate::model::request::Request;
 use crate::model::slice::{Grant, label};
-use crate::model::snapshot::{AllocatedJob, Snapshot};
+use crate::model::snapshot::{AllocatedJob, LatencyRule, Snapshot};
 use crate::placement::fit::UnmetConstraint;
 use crate::placement::{MigPlacementChoice, Offer, place};
-use crate::units::{Bytes, GpuUuid, JobId, QueueName};
+use crate::units::{Bytes, GpuUuid, JobId, QueueName, Share};
 
 /// The GPUs of a node, in order of index.
 #[derive(Clone)]
@@ -43,6 +43,8 @@ pub(crate) struct GpuUsage<'a> {
     used_memory: Bytes,
     /// What other daemons of the machine hold.
     pub(crate) elsewhere: FreePart,
+    /// `None` where only what can ever be is asked.
+    latency: Option<&'a LatencyRule>,
     /// Sums that the holders could release, computed on first use.
     releases: OnceCell<Option<Releases>>,
 }
@@ -91,6 +93,7 @@ impl<'a> NodeUsage<'a> {
                 share: 0,
                 memory: Bytes::ZERO,
             },
+            latency: None,
             releases: OnceCell::new(),
         };
         let mut usages: Vec<GpuUsage<'a>> = gpus.iter().map(usage).collect();
@@ -108,6 +111,7 @@ impl<'a> NodeUsage<'a> {
             usage.unmanaged = usage.gpu.unmanaged_outside();
             let (share, memory) = usage.gpu.held_elsewhere();
             usage.elsewhere = FreePart { share, memory };
+            usage.latency = Some(&snapshot.latency);
             if let (Some(mig), Some(inventory)) = (&mut usage.mig, &usage.gpu.mig) {
                 *mig = MigOccupancy::of(inventory);
             }
@@ -313,6 +317,16 @@ impl GpuUsage<'_> {
         let held = self.holders.iter().filter(|holder| !holder.is_reserved);
         held.map(|holder| u64::from(holder.grant.share.thousandths()))
             .sum()
+    }
+
+    /// The thousandths that jobs with a latency goal have of the compute time, and the most that they may have.
+    pub(crate) fn latency_shares(&self) -> Option<(u64, Share)> {
+        let rule = self.latency?;
+        let share = |holder: &Holder| {
+            let own = rule.jobs.get(&holder.job)?;
+            Some(u64::from(own.unwrap_or(holder.grant.share).thousandths()))
+        };
+        Some((self.holders.iter().filter_map(share).sum(), rule.most))
     }
 
     /// The jobs that room is reserved for.

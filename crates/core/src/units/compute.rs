@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Share, ShareError};
+use super::{LatencyGoal, LatencyGoalError, Share, ShareError};
 
 /// How a slice takes part in the division of its GPU's compute time.
 #[derive(
@@ -50,7 +50,8 @@ impl FromStr for ComputeMode {
     }
 }
 
-/// How a slice takes part, and with which share where it is not that of its memory: `fair`, `strict=0.25`.
+/// How a slice takes part, with which share where it is not that of its memory, and in which time its requests should be
+/// answered: `fair`, `strict=0.25`, `fair=0.25,latency=20ms`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -59,19 +60,46 @@ pub struct Compute {
     pub mode: ComputeMode,
     /// Never with [`ComputeMode::None`].
     pub share: Option<Share>,
+    /// Only with [`ComputeMode::Fair`].
+    pub latency: Option<LatencyGoal>,
 }
 
 impl From<ComputeMode> for Compute {
     fn from(mode: ComputeMode) -> Self {
-        Self { mode, share: None }
+        Self {
+            mode,
+            share: None,
+            latency: None,
+        }
     }
 }
+
+impl Compute {
+    /// The same with this latency goal, if it has none.
+    ///
+    /// # Errors
+    /// The mode is not `fair`.
+    pub fn or_latency(self, goal: Option<LatencyGoal>) -> Result<Self, ComputeModeError> {
+        match self.latency.or(goal) {
+            Some(goal) if self.mode != ComputeMode::Fair => {
+                Err(ComputeModeError::LatencyNeedsFair(goal, self.mode))
+            }
+            latency => Ok(Self { latency, ..self }),
+        }
+    }
+}
+
+/// What is before a latency goal in the text.
+const LATENCY: &str = ",latency=";
 
 impl fmt::Display for Compute {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.mode.fmt(out)?;
-        match self.share {
-            Some(share) => write!(out, "={share}"),
+        if let Some(share) = self.share {
+            write!(out, "={share}")?;
+        }
+        match self.latency {
+            Some(goal) => write!(out, "{LATENCY}{goal}"),
             None => Ok(()),
         }
     }
@@ -81,6 +109,13 @@ impl FromStr for Compute {
     type Err = ComputeModeError;
 
     fn from_str(text: &str) -> Result<Self, ComputeModeError> {
+        if let Some((terms, goal)) = text.split_once(LATENCY) {
+            let goal = goal
+                .parse()
+                .map_err(|error| ComputeModeError::Latency(text.to_owned(), error))?;
+            let terms: Self = terms.parse()?;
+            return terms.or_latency(Some(goal));
+        }
         let (mode, share) = match text.split_once('=') {
             Some((mode, share)) => (mode, Some(share)),
             None => (text, None),
@@ -95,7 +130,10 @@ impl FromStr for Compute {
             .map(str::parse)
             .transpose()
             .map_err(|error| ComputeModeError::Share(text.to_owned(), error))?;
-        Ok(Self { mode, share })
+        Ok(Self {
+            share,
+            ..mode.into()
+        })
     }
 }
 
@@ -122,6 +160,10 @@ pub enum ComputeModeError {
     Share(String, #[source] ShareError),
     #[error("`{0}`: the mode `none` takes no share")]
     NoneOfAShare(String),
+    #[error("`{0}`: {1}")]
+    Latency(String, #[source] LatencyGoalError),
+    #[error("latency goal {0}: the compute mode is `{1}`, and only `fair` takes a goal")]
+    LatencyNeedsFair(LatencyGoal, ComputeMode),
 }
 
 impl ComputeModeError {
@@ -134,6 +176,8 @@ impl ComputeModeError {
             }
             Self::Share(_, error) => error.hint(),
             Self::NoneOfAShare(_) => "write none, or fair=0.5".to_owned(),
+            Self::Latency(_, error) => error.hint(),
+            Self::LatencyNeedsFair(..) => "--compute fair, or no latency goal".to_owned(),
         }
     }
 }
@@ -151,6 +195,8 @@ mod tests {
             "fair=0.5",
             "strict=0.125",
             "strict=1",
+            "fair,latency=20ms",
+            "fair=0.25,latency=1500us",
         ] {
             let compute: Compute = text.parse().unwrap();
             assert_eq!(compute.to_string(), text);
@@ -169,6 +215,18 @@ mod tests {
             ("none=0.5", "`none=0.5`: the mode `none` takes no share"),
             ("fair=", "`fair=`: ``: not a share of a GPU"),
             ("strict=1.5", "`strict=1.5`: share `1.5`: more than one GPU"),
+            (
+                "strict=0.5,latency=20ms",
+                "latency goal 20ms: the compute mode is `strict`, and only `fair` takes a goal",
+            ),
+            (
+                "none,latency=20ms",
+                "latency goal 20ms: the compute mode is `none`, and only `fair` takes a goal",
+            ),
+            (
+                "fair,latency=20",
+                "`fair,latency=20`: `20`: not a latency goal",
+            ),
             (
                 "strict=0.0005",
                 "`strict=0.0005`: share `0.0005`: more precise than a thousandth of a GPU",

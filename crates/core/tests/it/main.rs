@@ -7,6 +7,7 @@ mod crowds;
 mod elsewhere;
 mod estimate;
 mod grammar;
+mod latency_rule;
 mod lease;
 mod mig;
 mod node;

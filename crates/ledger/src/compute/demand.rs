@@ -49,6 +49,10 @@ pub struct Demand {
     pub busy: bool,
     /// And should have been done by now.
     pub overdue: bool,
+    /// So many of them have work on a GPU.
+    pub workers: u32,
+    /// When the last of it should be done, by their reckoning; 0 while there is none.
+    pub ends_at: u64,
     /// Moves on with every piece of work that they put on a GPU while they are gated.
     pub submitted: u64,
     /// Measured device time per GPU of the slice, in nanoseconds, since the slice was made.
@@ -175,10 +179,14 @@ impl Demand {
             asks && stands_still(line)
         };
         let watched = says && !is_silent && !looked_up();
+        let mut works = false;
         for end in ends() {
-            self.busy |= watched || !is_late(end);
+            works |= watched || !is_late(end);
+            self.ends_at = self.ends_at.max(end);
             self.overdue |= watched && now > end.saturating_add(OVERDUE_NS);
         }
+        self.busy |= works;
+        self.workers += u32::from(works);
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::control::{Control, Field, Forgery};
 use crate::futex;
-use crate::layout::{ControlFile, GPUS, SlotLines};
+use crate::layout::{ControlFile, GPUS, SlotLines, gate_word};
 use crate::process::boot_time_ns;
 use crate::slot::ProcessSlot;
 
@@ -43,27 +43,24 @@ pub enum Grant {
     Closed,
 }
 
-const TIME: u64 = (1 << 62) - 1;
-/// Until a time that never comes.
-const BOUNDED: u64 = 1 << 62 | TIME;
-
 impl Grant {
     fn to_word(self) -> u64 {
         match self {
-            Self::Open => 0,
-            Self::Bounded => BOUNDED,
-            Self::Until(end) => 1 << 62 | end.min(TIME - 1),
-            Self::Peers(end) => 2 << 62 | end.min(TIME),
-            Self::Closed => 3 << 62,
+            Self::Open => gate_word::OPEN,
+            Self::Bounded => gate_word::BOUNDED,
+            Self::Until(end) => gate_word::until(end),
+            Self::Peers(end) => gate_word::peers(end),
+            Self::Closed => gate_word::CLOSED,
         }
     }
 
     pub(crate) fn from_word(word: u64) -> Self {
-        match word >> 62 {
-            0 => Self::Open,
-            1 if word == BOUNDED => Self::Bounded,
-            1 => Self::Until(word & TIME),
-            2 => Self::Peers(word & TIME),
+        match gate_word::parts(word) {
+            (0, _) => Self::Open,
+            _ if word == gate_word::BOUNDED => Self::Bounded,
+            (1, end) => Self::Until(end),
+            (2, end) => Self::Peers(end),
+            // Also what a later version has in mind with a word of this kind.
             _ => Self::Closed,
         }
     }
@@ -74,6 +71,8 @@ impl Grant {
 pub(crate) struct WrittenGate {
     /// The grant, and the time of its last refresh.
     written: Option<(u64, u64)>,
+    /// The work to keep ahead.
+    ahead: Option<u64>,
     forged: Option<Forgery>,
 }
 
@@ -99,6 +98,11 @@ impl WrittenGate {
         if found != grant && grant != Grant::Open.to_word() {
             self.forged = Some(forgery(Field::Gate, found, grant));
         }
+        let found = file.ahead.load(SeqCst);
+        if let Some(ahead) = self.ahead.filter(|ahead| *ahead != found) {
+            self.forged = Some(forgery(Field::Ahead, found, ahead));
+            file.ahead.store(ahead, SeqCst);
+        }
     }
 }
 
@@ -115,6 +119,14 @@ impl Control {
             file.told.fetch_add(1, SeqCst);
             futex::wake(&file.told);
         }
+    }
+
+    /// Changes how much work the slice's processes keep on a GPU ahead while the gate is not open, in nanoseconds; 0 for
+    /// the limiter's own figure.
+    pub fn set_ahead(&self, nanos: u64) {
+        let Some(file) = self.whole() else { return };
+        self.with_written_gate(|gate| gate.ahead = Some(nanos));
+        file.ahead.store(nanos, SeqCst);
     }
 
     /// Says that the grant still counts. Due well within [`SCHEDULER_TIMEOUT_NS`] while it is not open.
@@ -172,7 +184,7 @@ impl ProcessSlot {
     /// Whether everything may be launched and nothing need be said about it: one load.
     #[inline]
     pub fn is_ungated(&self) -> bool {
-        self.control.grant.load(Relaxed) == 0
+        self.control.grant.load(Relaxed) == gate_word::OPEN
     }
 
     /// The word that [`ProcessSlot::is_ungated`] looks at, 0 while it is. It stays mapped for as long as the slot lives.
@@ -183,7 +195,17 @@ impl ProcessSlot {
     /// Whether everything may be launched, and little be kept ahead.
     #[inline]
     pub fn is_bounded(&self) -> bool {
-        self.control.grant.load(Relaxed) == BOUNDED
+        self.control.grant.load(Relaxed) == gate_word::BOUNDED
+    }
+
+    /// How much work to keep on a GPU ahead, in nanoseconds, of at most so much; a daemon that is gone bounds nothing.
+    /// `now`: [`boot_time_ns`].
+    pub fn ahead(&self, most: u64, now: u64) -> u64 {
+        match self.control.ahead.load(Relaxed) {
+            0 => most,
+            _ if self.is_scheduler_gone(now) => most,
+            nanos => nanos.min(most),
+        }
     }
 
     /// Whether a launch on a GPU of the slice may go on. `now`: [`boot_time_ns`].
@@ -368,7 +390,7 @@ mod tests {
             Grant::Open,
             Grant::Bounded,
             Grant::Until(7),
-            Grant::Peers(TIME),
+            Grant::Peers(gate_word::TIME),
             Grant::Closed,
         ] {
             assert_eq!(Grant::from_word(grant.to_word()), grant);
@@ -376,8 +398,39 @@ mod tests {
         assert_eq!(Grant::from_word(0), Grant::Open);
         assert_eq!(
             Grant::Until(u64::MAX).to_word(),
-            Grant::Until(TIME - 1).to_word()
+            Grant::Until(gate_word::TIME - 1).to_word()
         );
+    }
+
+    #[test]
+    fn a_closed_gate_of_a_later_version_is_closed() {
+        assert_eq!(Grant::from_word(3 << 62 | 1), Grant::Closed);
+    }
+
+    #[test]
+    fn processes_keep_the_work_ahead_that_the_daemon_says_while_it_is_there_and_the_word_is_guarded()
+     {
+        const MOST: u64 = 10_000_000;
+        let (_folder, control, slice) = slice();
+        let slot = slice.join().unwrap();
+        let now = boot_time_ns();
+        // As under a daemon of an earlier version.
+        assert_eq!(slot.ahead(MOST, now), MOST);
+        control.grant(Grant::Bounded, now);
+        control.set_ahead(MOST / 4);
+        assert_eq!(slot.ahead(MOST, now), MOST / 4);
+        assert_eq!(slot.ahead(MOST, now + 2 * SCHEDULER_TIMEOUT_NS), MOST);
+        control.whole().unwrap().ahead.store(MOST * 9, SeqCst);
+        assert_eq!(
+            slot.ahead(MOST, now),
+            MOST,
+            "it bounds what is written there"
+        );
+        control.refresh_grant(now);
+        assert_eq!(slot.ahead(MOST, now), MOST / 4, "it is put right");
+        assert_eq!(control.forged_gate().unwrap().field, Field::Ahead);
+        control.set_ahead(0);
+        assert_eq!(slot.ahead(MOST, now), MOST);
     }
 
     /// As in a container, where an outside process cannot tell the owner and whether it is stopped.
@@ -388,7 +441,7 @@ mod tests {
         let (slot, other) = (slice.join().unwrap(), slice.join().unwrap());
         let mut lookout = DemandReader::new(&slice).unwrap();
         let start = boot_time_ns();
-        let mut looks = (1_u64..).map(|look| start + TIME / 2 + look * LOOK);
+        let mut looks = (1_u64..).map(|look| start + gate_word::TIME / 2 + look * LOOK);
         slot.own().pid_namespace.fetch_add(1, SeqCst);
         slot.submit_work(0, LOOK, start);
         slot.own().waiting.store(1, SeqCst);

@@ -14,12 +14,13 @@ use crate::charge::stream::Flavour;
 use crate::compute::forecast::{Forecast, Work};
 use crate::route::function::driver;
 
-/// So much work is let onto the GPU ahead, in nanoseconds: what is on it when a turn ends, the next one waits for. Half
-/// of `HALF_QUANTUM`: twice as much would let a turn run half again over its end. Less would leave the GPU idle while a
+/// So much work is let onto the GPU ahead, in nanoseconds, unless the daemon says less: what is on it when a turn ends,
+/// the next one waits for. Half of `HALF_QUANTUM`: twice as much would let a turn run half again over its end. Less would leave the GPU idle while a
 /// busy host launches.
 pub const WINDOW: u64 = 10_000_000;
-/// A mark stands behind every so many nanoseconds of work.
-pub const SPACING: u64 = WINDOW / 8;
+/// A mark stands behind this part of the work that is let onto the GPU ahead: an eighth is late by an eighth at most, and
+/// twice as many marks would double the driver calls.
+pub const SPACING: u64 = 8;
 /// A stream in which nothing was launched at the gate for so long may hold work that was never counted.
 const FORGETFUL: u64 = 20_000_000;
 /// Measurements that may be under way. Eight marks fill the window of one stream, so this is enough for eight streams;
@@ -165,15 +166,15 @@ impl InFlightWork {
     }
 
     /// Whether so much more may go to a GPU now: little is ahead by what is known, and no mark is old. What no mark stands
-    /// behind cannot be waited for.
-    pub fn has_room(&self, gpu: usize, cost: u64, now: u64) -> bool {
+    /// behind cannot be waited for. `window`: what may be ahead, in nanoseconds.
+    pub fn has_room(&self, gpu: usize, cost: u64, window: u64, now: u64) -> bool {
         let on_gpu = || self.tracks.iter().filter(|track| track.lane.gpu == gpu);
         let ahead: u64 = on_gpu()
             .map(|track| track.behind + track.marks.iter().map(|mark| mark.cost).sum::<u64>())
             .sum();
         let is_old = |mark: &WorkMarker| now.saturating_sub(mark.set_at) > WINDOW;
         let any_old = on_gpu().any(|track| track.marks.front().is_some_and(is_old));
-        !any_old && ahead.saturating_add(cost) <= WINDOW
+        !any_old && ahead.saturating_add(cost) <= window
             || on_gpu().all(|track| track.marks.is_empty())
     }
 
@@ -191,7 +192,14 @@ impl InFlightWork {
     }
 
     /// A launch has been made. Sets a mark if one is due, or if it is measured.
-    pub fn launched(&mut self, lane: Lane, cost: u64, sample: Option<(CUevent, Work)>, now: u64) {
+    pub fn launched(
+        &mut self,
+        lane: Lane,
+        cost: u64,
+        sample: Option<(CUevent, Work)>,
+        window: u64,
+        now: u64,
+    ) {
         self.track(lane, now).behind += cost;
         if let Some((start, work)) = sample {
             match self.event(lane.context).filter(|end| lane.record(*end)) {
@@ -207,7 +215,7 @@ impl InFlightWork {
                 None => self.spare.push((lane.context, start)),
             }
             self.mark(lane, now);
-        } else if self.track(lane, now).behind >= SPACING {
+        } else if self.track(lane, now).behind >= window / SPACING {
             self.mark(lane, now);
         }
     }
@@ -350,13 +358,13 @@ mod tests {
         let (mut flight, forecast) = (InFlightWork::default(), Forecast::default());
         for stream in 0..1000 {
             let lane = lane(0x1000 + stream, &LEGACY);
-            flight.track(lane, stream as u64).behind += SPACING / 2;
+            flight.track(lane, stream as u64).behind += WINDOW / SPACING / 2;
         }
         flight.collect_finished(&forecast, FORGETFUL);
         assert_eq!(flight.tracks.len(), 999);
         flight.collect_finished(&forecast, 999 + FORGETFUL);
         assert!(flight.tracks.is_empty() && flight.is_done(0));
-        assert!(flight.has_room(0, WINDOW, 1000 + FORGETFUL));
+        assert!(flight.has_room(0, WINDOW, WINDOW, 1000 + FORGETFUL));
         // The slice is told that the work is done all the same.
         assert_eq!(flight.gpus(), [0]);
     }

@@ -13,7 +13,7 @@ use divvy_ledger::{MAX_GATE_WAIT_NS, ProcessSlot, boot_time_ns, nap};
 
 use crate::account::ProcessAccount;
 use crate::charge::stream::Flavour;
-use crate::compute::flight::{InFlightWork, Lane, SPACING, StreamId};
+use crate::compute::flight::{InFlightWork, Lane, SPACING, StreamId, WINDOW};
 use crate::compute::forecast::{Forecast, Work};
 use crate::device;
 use crate::device::DeviceMembership;
@@ -51,9 +51,9 @@ impl Compute {
     }
 
     /// Chooses the stride from here on, and returns the one up to here.
-    fn set_stride(&self, cost: u64, is_bounded: bool) -> u64 {
+    fn set_stride(&self, cost: u64, window: u64, is_bounded: bool) -> u64 {
         let stride = if is_bounded {
-            (SPACING / 2 / cost.max(1)).clamp(1, LONGEST_STRIDE)
+            (window / SPACING / 2 / cost.max(1)).clamp(1, LONGEST_STRIDE)
         } else {
             1
         };
@@ -139,12 +139,13 @@ fn in_turn(
     };
     let compute = &account.compute;
     let (cost, measure) = compute.forecast.ask(work);
+    let window = slot.ahead(WINDOW, boot_time_ns());
     // Launches that passed unseen since the last one are assumed to be like this one.
-    let cost = cost.saturating_mul(compute.set_stride(cost, slot.is_bounded()));
+    let cost = cost.saturating_mul(compute.set_stride(cost, window, slot.is_bounded()));
     if is_current {
         compute.flight().enter(lane, boot_time_ns());
     }
-    let now = wait(compute, slot, lane, is_current, cost);
+    let now = wait(compute, slot, lane, is_current, (cost, window));
     slot.submit_work(lane.gpu, cost, now);
     slot.add_device_time(lane.gpu, cost);
     if !is_current {
@@ -156,12 +157,18 @@ fn in_turn(
         None
     };
     let result = launch();
-    compute.flight().launched(lane, cost, sample, now);
+    compute.flight().launched(lane, cost, sample, window, now);
     result
 }
 
-/// Waits for the turn, and for room; returns the time then.
-fn wait(compute: &Compute, slot: &ProcessSlot, lane: Lane, is_current: bool, cost: u64) -> u64 {
+/// Waits for the turn, and for room for so much more beside what may be ahead; returns the time then.
+fn wait(
+    compute: &Compute,
+    slot: &ProcessSlot,
+    lane: Lane,
+    is_current: bool,
+    (cost, window): (u64, u64),
+) -> u64 {
     let drained = || {
         let mut flight = compute.flight();
         if is_current {
@@ -183,7 +190,7 @@ fn wait(compute: &Compute, slot: &ProcessSlot, lane: Lane, is_current: bool, cos
         let has_room = {
             let mut flight = compute.flight();
             flight.collect_finished(&compute.forecast, now);
-            flight.has_room(lane.gpu, cost, now)
+            flight.has_room(lane.gpu, cost, window, now)
         };
         if has_room || now.saturating_sub(start) > GIVE_UP {
             return now;

@@ -324,6 +324,11 @@ fn validate(state: &State, io: &Io, mut submit: Submit, by: &Caller) -> Result<N
             false => user_rules::not_member_of_default(error, &user),
         },
     )?;
+    let latency = &io.config.schedule.latency;
+    let of_project = owner.project.as_ref();
+    let of_project = of_project.and_then(|project| latency.projects.get(project));
+    let goal = latency.queues.get(&queue).or(of_project).copied();
+    let request = validate::with_latency(request, goal, latency.share, &gpus)?;
     projects::check_project(state, io, &owner, &request)?;
     script::store_with_env(submit.script.take(), &mut submit.env);
     Ok(NewJob {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use divvy_core::order_key::sort_queue;
 use divvy_core::{
-    AllocatedJob, JobId, JobState, OrderKey, PendingJob, Queue, QueueName, QueueSpec, Snapshot, Top,
+    AllocatedJob, JobId, JobState, LatencyRule, OrderKey, PendingJob, Queue, QueueName, QueueSpec,
+    Snapshot, Top,
 };
 use jiff::Timestamp;
 
@@ -121,6 +122,21 @@ fn snapshot_of(state: &State, io: &Io, mut blocked: Option<&mut HashSet<JobId>>)
         projects: state.queues.projects.clone(),
         preemption: io.config.schedule.preemption,
         user_limits: user_rules::user_limits(state, io),
+        latency: latency_rule(state, io),
+    }
+}
+
+/// The jobs with a latency goal, and what they may have of a GPU together.
+fn latency_rule(state: &State, io: &Io) -> LatencyRule {
+    let share = |active: &ActiveJob| {
+        let compute = active.job.compute();
+        compute.latency.map(|_| (active.job.id, compute.share))
+    };
+    LatencyRule {
+        most: io.config.schedule.latency.share,
+        jobs: (state.jobs.active.values())
+            .filter_map(|active| share(active))
+            .collect(),
     }
 }
 

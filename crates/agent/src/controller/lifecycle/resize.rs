@@ -123,6 +123,15 @@ fn resize_job(
         }
     }?;
     if let Some(compute) = compute {
+        // A latency goal stays, so a mode without one is refused.
+        let goal = state
+            .jobs
+            .active
+            .get(&id)
+            .and_then(|active| active.job.compute().latency);
+        let compute = compute
+            .or_latency(goal)
+            .map_err(|error| usage(error.to_string()).hint(error.hint()))?;
         change_compute(&mut state.jobs, fx, io, id, compute)?;
     }
     Ok(())

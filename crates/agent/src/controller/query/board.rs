@@ -362,6 +362,7 @@ fn board_job(seen: JobView) -> BoardJob {
         suspended: job.run_state.suspended,
         since: whole_seconds(job.started_at.unwrap_or(job.submitted_at)),
         compute: Some(job.compute().to_string()).filter(|compute| compute != USUAL_COMPUTE),
+        latency: seen.compute_time.and_then(|time| time.latency),
         denials: seen.slices.iter().map(|slice| slice.denials).sum(),
         bypass: job.bypasses.iter().any(|bypass| bypass.over.is_none()),
         ends_by: end,

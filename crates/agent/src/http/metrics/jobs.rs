@@ -1,6 +1,6 @@
 //! Metrics of jobs that have left their queue and have not ended: their allocation and their usage.
 
-use divvy_api::v1::{JobClaim, Slice};
+use divvy_api::v1::{JobClaim, LatencyTime, Slice};
 use divvy_core::ComputeMode;
 
 use super::daemon_stats::seconds;
@@ -192,7 +192,11 @@ fn of_their_time(page: &Page) -> Vec<Family> {
         "Share of each GPU's compute time that the job used in the last 10 s, from 0 to 1. The driver measures it for a job \
          without time slices.",
     );
+    let mut latency = LatencyFamilies::new();
     for job in &page.jobs {
+        if let Some(time) = job.compute_time.and_then(|time| time.latency) {
+            latency.sample(&labels(job), &time);
+        }
         if let Some(nanos) = page.daemon_stats.held.get(&job.labels.id) {
             held.sample(labels(job), seconds((*nanos).into()));
         }
@@ -217,5 +221,58 @@ fn of_their_time(page: &Page) -> Vec<Family> {
             used.sample(labels(job), ratio(share.into(), 3));
         }
     }
-    vec![held, energy, idle, throttled, asked, most, used]
+    let LatencyFamilies { goal, time, missed } = latency;
+    vec![
+        held, energy, idle, throttled, asked, most, used, goal, time, missed,
+    ]
+}
+
+/// The requests of jobs with a latency goal.
+struct LatencyFamilies {
+    goal: Family,
+    time: Family,
+    missed: Family,
+}
+
+impl LatencyFamilies {
+    fn new() -> Self {
+        Self {
+            goal: family(
+                "divvy_job_latency_goal_seconds",
+                "gauge",
+                "Latency goal of the job, in seconds. A goal is not a promise.",
+            ),
+            time: family(
+                "divvy_job_latency_seconds",
+                "gauge",
+                "Seconds that requests of the last minute took beside other jobs, by part: `wait` at the launch gate, `work` \
+                 on the GPU. The quantile is a label.",
+            ),
+            missed: family(
+                "divvy_job_latency_missed_ratio",
+                "gauge",
+                "Part of the requests of the last minute that took longer than the latency goal, from 0 to 1.",
+            ),
+        }
+    }
+
+    fn sample(&mut self, labels: &[(&'static str, String)], time: &LatencyTime) {
+        let micros = |micros: u64| ratio(micros, 6);
+        self.goal.sample(labels.to_vec(), micros(time.goal_us));
+        if time.requests == 0 {
+            return;
+        }
+        for (part, quantile, value) in [
+            ("wait", "0.5", time.wait_p50_us),
+            ("wait", "0.99", time.wait_p99_us),
+            ("work", "0.5", time.work_p50_us),
+            ("work", "0.99", time.work_p99_us),
+        ] {
+            let mut labels = labels.to_vec();
+            labels.extend([("part", part.to_owned()), ("quantile", quantile.to_owned())]);
+            self.time.sample(labels, micros(value));
+        }
+        let thousandths = u64::from(time.missed) * 1000 / u64::from(time.requests);
+        self.missed.sample(labels.to_vec(), ratio(thousandths, 3));
+    }
 }

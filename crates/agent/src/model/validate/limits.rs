@@ -127,6 +127,7 @@ pub fn submit(submit: &Submit) -> Result<(), Error> {
         project,
         amount,
         compute,
+        latency,
         gpus_on,
         isolation: _,
         memory_exact: _,
@@ -159,6 +160,7 @@ pub fn submit(submit: &Submit) -> Result<(), Error> {
     name("the project's name", project.as_deref())?;
     name("the user's name", user.as_deref())?;
     name("the compute mode", compute.as_deref())?;
+    name("the latency goal", latency.as_deref())?;
     profile(amount.as_ref())?;
     let key = idempotency_key.as_ref().map_or(0, String::len);
     at_most("the idempotency key", key, LONGEST_KEY, "bytes", SHORTER)?;
@@ -756,11 +758,12 @@ mod tests {
     fn names_and_other_short_texts_have_short_bounds() {
         let named = |length: usize| "n".repeat(length);
         type Put = fn(&mut Submit, String);
-        let parts: [(&str, usize, Put); 10] = [
+        let parts: [(&str, usize, Put); 11] = [
             ("program", 4096, |to, text| to.command = vec![text]),
             ("queue", 200, |to, text| to.queue = Some(text)),
             ("project", 200, |to, text| to.project = Some(text)),
             ("compute", 200, |to, text| to.compute = Some(text)),
+            ("latency", 200, |to, text| to.latency = Some(text)),
             ("profile", 200, |to, text| {
                 to.amount = Some(Amount::Mig { profile: text });
             }),

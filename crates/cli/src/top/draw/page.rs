@@ -127,6 +127,10 @@ fn compute_line(job: &BoardJob, processes: Option<u32>, none: &str) -> (String, 
         1 => ", 1 process on the GPU".to_owned(),
         _ => format!(", {count} processes on the GPU"),
     }));
+    if let Some(time) = job.latency.filter(|time| time.requests > 0) {
+        let [wait, work] = [time.wait_p99_us, time.work_p99_us].map(|us| us.div_ceil(1000));
+        line += &format!(", 99 % of requests: gate {wait} ms, work {work} ms");
+    }
     if job.bypass {
         line += ", ! bypass of the limiter";
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Arbiter;
 use crate::lease::tenant::{Phase, TenantState};
-use crate::lease::{GRACE, LEAD, LONGEST_HOLD, Lease, Tenant};
+use crate::lease::{EARLY, GRACE, LEAD, LONGEST_HOLD, Lease, Tenant};
 
 /// Tenants that use no more of a GPU than this together, in thousandths, seldom get in each other's way. The tenth that
 /// is free takes up what arrives unevenly; less than that would queue work as turns do.
@@ -24,21 +24,30 @@ pub struct Charging {
     pub is_co_scheduled: bool,
     /// The shares of all of these, its own one of them, added up.
     pub shares: u32,
+    /// Of the time, what other tenants had in which turns overlapped.
+    pub lost: Duration,
+    /// It is taken out of its bucket.
+    pub spends_bucket: bool,
 }
 
 impl Arbiter {
-    pub fn charging(&self, tenant: Tenant) -> Charging {
+    pub fn charging(&self, tenant: Tenant, passed: Duration) -> Charging {
         let standing = &self.tenants[&tenant];
         let is_idle = standing.activity.is_idle();
         let wants = !is_idle || self.now < standing.quiet_since + GRACE;
         let is_guest = |other: &TenantState| {
-            matches!(other.phase, Phase::Visiting { .. } | Phase::Sharing { .. })
+            matches!(
+                other.phase,
+                Phase::Visiting { .. } | Phase::Sharing { .. } | Phase::Urgent { .. }
+            )
         };
         let has_guests = || self.beside(tenant).any(is_guest);
         let company: u32 = self.co_scheduled(tenant).map(share).sum();
         let is_together = company > 0;
+        let lost = self.lost_to_overlaps(tenant, passed);
         Charging {
             is_charged: (standing.has_turn() || is_together)
+                && standing.paused.is_none()
                 && (!is_idle || self.is_waited_for(tenant)),
             is_alone: standing.has_turn()
                 && wants
@@ -46,7 +55,33 @@ impl Arbiter {
                 && !has_guests(),
             is_co_scheduled: is_together,
             shares: company + share(standing),
+            lost,
+            spends_bucket: self.spends_bucket(tenant),
         }
+    }
+
+    /// The part of time that just passed which is lost to tenants whose turns overlap with this one: the work of one of
+    /// them is about to end, and the driver serves their processes in turns. That end is at most so much later than was
+    /// reckoned; after it, each of them is charged for all of the time.
+    fn lost_to_overlaps(&self, tenant: Tenant, passed: Duration) -> Duration {
+        let own = &self.tenants[&tenant];
+        let before = self.now.saturating_sub(passed);
+        let workers = |standing: &TenantState| standing.activity.workers.max(1);
+        let end = |standing: &TenantState| {
+            let is_over = matches!(standing.phase, Phase::Draining { .. });
+            (is_over && standing.activity.busy).then(|| standing.ends_at() + 4 * EARLY)
+        };
+        let (mut longest, mut others) = (Duration::ZERO, 0);
+        for other in self
+            .beside(tenant)
+            .filter(|other| own.has_turn() && other.has_turn())
+        {
+            if let Some(end) = end(own).or_else(|| end(other)) {
+                longest = longest.max(end.saturating_sub(before).min(passed));
+                others += workers(other);
+            }
+        }
+        longest * others / (workers(own) + others)
     }
 
     /// The other tenants that share a GPU with this one.

@@ -407,3 +407,53 @@ fn a_tenant_that_uses_all_of_its_leases_is_polled_every_other_millisecond() {
         assert!(looks <= 1200, "{load:?}: {looks} in a second");
     }
 }
+
+/// Sum and errors of the shares, in points, over ten seconds on a host whose processors are busy.
+fn on_a_busy_host(tenants: &[(u16, Load)], wake_delay: Duration) -> (f64, f64) {
+    let mut world = World::new(1);
+    world.wake_delay = wake_delay;
+    for (share, load) in tenants {
+        world.join(*share, Fair, &[(0, *load)]);
+    }
+    world.run(Duration::from_secs(WARM_UP as u64 + 10));
+    let parts: Vec<f64> = world
+        .players
+        .iter()
+        .map(|player| player.part(WARM_UP..WARM_UP + 10))
+        .collect();
+    let sum: f64 = parts.iter().sum();
+    let errors = tenants.iter().zip(&parts);
+    let errors = errors.map(|((share, _), part)| (part / sum - f64::from(*share) / 1000.0).abs());
+    (sum, errors.fold(0.0, f64::max) * 100.0)
+}
+
+#[test]
+fn a_busy_host_costs_little_at_the_end_of_a_lease() {
+    const FLOOD: Load = Load::Flood { kernel: ms(1) };
+    const SHORT: Load = Load::Flood { kernel: us(500) };
+    const MIDDLE: Load = Load::Flood { kernel: ms(5) };
+    const LONG: Load = Load::Flood { kernel: ms(20) };
+    let scenes: [&[(u16, Load)]; 4] = [
+        &[(750, FLOOD), (250, Load::Mix)],
+        &[(500, SYNC), (500, SYNC)],
+        &[(500, Load::Mix), (300, FLOOD), (200, MIDDLE)],
+        &[
+            (400, SYNC),
+            (300, Load::Mix),
+            (100, SHORT),
+            (100, MIDDLE),
+            (100, LONG),
+        ],
+    ];
+    // On average the keeper and each program wake so late.
+    for (delay, least) in [(us(500), 0.97), (ms(1), 0.95)] {
+        for tenants in scenes {
+            let (sum, error) = on_a_busy_host(tenants, delay);
+            let row = format!(
+                "{} tenants, {delay:?} late: {sum:.3}, {error:.2} points",
+                tenants.len()
+            );
+            assert!(sum >= least && error <= 1.0, "{row}");
+        }
+    }
+}

@@ -110,8 +110,12 @@ fn a_long_overrun_is_waited_out_for_the_largest_debt_and_no_longer() {
             let overruns = world.join(own, Fair, &[(0, SMALL)]);
             let waits = world.join(other, Fair, &[(0, SMALL)]);
             world.run(seconds(1));
-            while !world.players[overruns].holds(world.now) || !world.is_waiting(waits) {
+            // The other's work has been gone for longer than the keeper takes to see it.
+            let mut gone = 0;
+            while !world.players[overruns].holds(world.now) || gone < 30 {
                 world.step();
+                let is_gone = world.is_waiting(waits) && !world.is_used_by(waits);
+                gone = if is_gone { gone + 1 } else { 0 };
             }
             world.run_without_keeper(seconds(overrun));
             let waited = until_served(&mut world, overruns);

@@ -1,13 +1,13 @@
 //! Tenants with loads on GPUs of a simple time model, and the keeper between them. Simulated time only, in steps.
 //!
-//! A GPU runs one process at a time and changes every two milliseconds among those that have work on it, as a driver does.
+//! A GPU runs one process at a time and changes among those that have work on it, as a driver does ([`DRIVER_SLICE`]).
 //! A process launches when its load says so and its tenant's grant allows it, and keeps no more work ahead than
 //! [`WINDOW`], as the limiter does.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use divvy_core::lease::{Activity, Arbiter, Lease, Tenant, TenantConfig, TenantEvent};
+use divvy_core::lease::{Activity, Arbiter, Lease, Served, Tenant, TenantConfig, TenantEvent};
 use divvy_core::{ComputeMode, Share};
 
 /// Kernels take at least two.
@@ -18,7 +18,8 @@ const OPEN_WINDOW: Duration = Duration::from_millis(200);
 const OVERDUE: Duration = Duration::from_millis(3);
 /// How often the agent asks a GPU's driver.
 const LOOK: Duration = Duration::from_millis(250);
-const DRIVER_SLICE: Duration = Duration::from_millis(2);
+/// The default time slice of a channel group in NVIDIA's open kernel module, in steps of [`STEP`]. Not measured.
+const DRIVER_SLICE: Duration = Duration::from_micros(1_024);
 
 pub const fn us(us: u64) -> Duration {
     Duration::from_micros(us)
@@ -33,6 +34,15 @@ pub const fn ms(ms: u64) -> Duration {
 pub enum Load {
     /// One kernel, wait for it, think, again.
     Sync { kernel: Duration, think: Duration },
+    /// So many kernels, each waited for, with a gap between two; then a pause of half to one and a half times `think`.
+    Requests {
+        kernels: u32,
+        kernel: Duration,
+        gap: Duration,
+        think: Duration,
+    },
+    /// The same with kernels of 0.1, 1, 5 and 20 ms in any order.
+    Mix,
     /// As many kernels as the window lets in.
     Flood { kernel: Duration },
     /// Floods for so much work, then rests.
@@ -56,6 +66,8 @@ pub struct Process {
     finished: u64,
     ready_at: Duration,
     work_left: Duration,
+    /// Kernels of this request that are done.
+    made: u32,
     waiting: bool,
     /// The change of its tenant's grant after which it was first seen at the gate with nothing on its GPU.
     idle_at: Option<u64>,
@@ -75,8 +87,12 @@ impl Process {
         }
         let ahead = self.ahead;
         match self.load {
-            Load::Sync { kernel, .. } | Load::Collective { kernel, .. } => {
-                self.queue.is_empty().then_some(kernel)
+            Load::Sync { kernel, .. }
+            | Load::Collective { kernel, .. }
+            | Load::Requests { kernel, .. } => self.queue.is_empty().then_some(kernel),
+            Load::Mix => {
+                let kernel = [us(100), ms(1), ms(5), ms(20)][spread(self.launched) as usize % 4];
+                (ahead.is_zero() || ahead + kernel <= window).then_some(kernel)
             }
             Load::Flood { kernel } => {
                 (ahead.is_zero() || ahead + kernel <= window).then_some(kernel)
@@ -96,6 +112,10 @@ pub struct Player {
     told: u64,
     /// When it last did.
     told_at: Duration,
+    /// How much work it is to keep ahead.
+    pub window: Duration,
+    /// When its processes that wait at the gate have noticed.
+    awake_at: Duration,
     /// How long its processes take to wake when it does, as on a machine whose processors are all taken.
     pub wakes_in: Duration,
     /// Says that it waits and is busy, whatever it does.
@@ -128,7 +148,7 @@ impl Player {
 
     /// Whether it knows its grant by now.
     fn is_awake(&self, now: Duration) -> bool {
-        now >= self.told_at + self.wakes_in
+        now >= self.awake_at.max(self.told_at + self.wakes_in)
     }
 
     fn activity(&self, now: Duration) -> Activity {
@@ -141,6 +161,12 @@ impl Player {
                     .any(|process| !process.queue.is_empty()),
             requests: self.processes.iter().map(|process| process.asked).sum(),
             used: self.put,
+            workers: self
+                .processes
+                .iter()
+                .filter(|process| !process.queue.is_empty())
+                .count() as u32,
+            ends_at: self.reckoned.values().max().copied().unwrap_or_default(),
             overdue: self.processes.iter().any(|process| {
                 !process.queue.is_empty() && now > self.reckoned[&process.gpu] + OVERDUE
             }),
@@ -173,6 +199,16 @@ pub struct World {
     pub turns: u64,
     /// Without leases: everybody launches at will.
     pub ungated: bool,
+    /// How long the driver lets one process of several run.
+    pub driver_slice: Duration,
+    /// On busy processors, how long the keeper and processes take to wake, on average.
+    pub wake_delay: Duration,
+    /// The requests with a latency goal that the keeper saw end.
+    pub served: Vec<Served>,
+    /// How often that was drawn.
+    draws: u64,
+    /// When the keeper, which was woken, is awake.
+    keeper_at: Option<Duration>,
     /// Until then nobody asks the keeper, or tells it anything.
     deaf_until: Duration,
 }
@@ -187,12 +223,32 @@ impl World {
             again: None,
             turns: 0,
             ungated: false,
+            driver_slice: DRIVER_SLICE,
+            wake_delay: Duration::ZERO,
+            served: Vec::new(),
+            draws: 0,
+            keeper_at: None,
             deaf_until: Duration::ZERO,
         }
     }
 
     /// A tenant with one process per load, each with its GPU; its number is its place.
     pub fn join(&mut self, thousandths: u16, mode: ComputeMode, loads: &[(u32, Load)]) -> usize {
+        self.join_with(thousandths, mode, None, loads)
+    }
+
+    /// A tenant with a latency goal.
+    pub fn join_urgent(&mut self, thousandths: u16, goal: Duration, load: Load) -> usize {
+        self.join_with(thousandths, ComputeMode::Fair, Some(goal), &[(0, load)])
+    }
+
+    pub fn join_with(
+        &mut self,
+        thousandths: u16,
+        mode: ComputeMode,
+        goal: Option<Duration>,
+        loads: &[(u32, Load)],
+    ) -> usize {
         let mut gpus: Vec<u32> = loads.iter().map(|(gpu, _)| *gpu).collect();
         gpus.sort_unstable();
         gpus.dedup();
@@ -200,6 +256,7 @@ impl World {
             gpus,
             share: Share::from_thousandths(thousandths).expect("a share"),
             mode,
+            goal,
         };
         let number = self.players.len();
         self.keeper.handle(
@@ -218,6 +275,7 @@ impl World {
                 Load::Burst { work, .. } => *work,
                 _ => Duration::MAX,
             },
+            made: 0,
             waiting: false,
             idle_at: None,
             let_in: None,
@@ -232,6 +290,8 @@ impl World {
             grant: Lease::Closed,
             told: 0,
             told_at: Duration::ZERO,
+            awake_at: Duration::ZERO,
+            window: WINDOW,
             wakes_in: Duration::ZERO,
             lies: false,
             conceals: false,
@@ -274,6 +334,11 @@ impl World {
 
     pub fn step(&mut self) {
         if self.launch() || self.again.is_some_and(|again| again <= self.now) {
+            let awake = self.now + self.draw_delay();
+            self.keeper_at.get_or_insert(awake);
+        }
+        if self.keeper_at.is_some_and(|at| at <= self.now) {
+            self.keeper_at = None;
             self.turn();
             self.launch();
         }
@@ -290,6 +355,16 @@ impl World {
                 player.used.resize(second + 1, Duration::ZERO);
             }
         }
+    }
+
+    /// The time that the next one takes to wake: exponentially distributed.
+    fn draw_delay(&mut self) -> Duration {
+        if self.wake_delay.is_zero() {
+            return Duration::ZERO;
+        }
+        self.draws += 1;
+        let part = f64::from(spread(self.draws) + 1) / 1000.0;
+        self.wake_delay.mul_f64(-part.ln())
     }
 
     /// Tells the keeper what the driver says of each GPU.
@@ -314,7 +389,7 @@ impl World {
             let peers = awake && player.lets_peers_in(now);
             let window = match player.grant {
                 Lease::Open => OPEN_WINDOW,
-                _ => WINDOW,
+                _ => player.window,
             };
             for process in &mut player.processes {
                 if process.stopped {
@@ -329,7 +404,8 @@ impl World {
                 }
                 let peers = peers && process.let_in == Some(player.told);
                 while let Some(kernel) = process.wants(now, window) {
-                    if !was && !process.waiting && process.queue.is_empty() {
+                    let begins = process.made == 0 && process.queue.is_empty();
+                    if !was && !process.waiting && begins {
                         process.asked_at = now;
                     }
                     if !(open || peers && process.queue.is_empty()) {
@@ -375,14 +451,23 @@ impl World {
         }
         let turn = self.keeper.decide(self.now);
         for (tenant, grant) in turn.leases {
+            let awake = now + self.draw_delay();
             let player = &mut self.players[tenant as usize];
+            if !player.holds(now) {
+                player.awake_at = awake;
+            }
             (player.grant, player.told, player.told_at) = (grant, player.told + 1, now);
+            self.check();
+        }
+        for (tenant, ahead) in turn.ahead {
+            let window = if ahead.is_zero() { WINDOW } else { ahead };
+            self.players[tenant as usize].window = window;
         }
         self.again = turn.wake_at;
-        self.check();
+        self.served.extend(turn.served);
     }
 
-    /// No GPU has two tenants that leases apply to.
+    /// No GPU has two tenants that leases apply to, between two grants of one decision either.
     fn check(&self) {
         let mut holders = BTreeMap::new();
         for (number, player) in self.players.iter().enumerate() {
@@ -442,7 +527,7 @@ impl World {
             }
         };
         if next != running || now >= self.gpus[gpu].until {
-            self.gpus[gpu].until = now + DRIVER_SLICE;
+            self.gpus[gpu].until = now + self.driver_slice;
         }
         self.gpus[gpu].running = next.or(self.gpus[gpu].running);
         let Some((player, process)) = next else {
@@ -464,8 +549,19 @@ impl World {
             process.queue.pop_front();
             process.finished += 1;
             let end = now + STEP;
-            process.latencies.push(end - process.asked_at);
+            let is_last = match process.load {
+                Load::Requests { kernels, .. } => process.made + 1 == kernels,
+                _ => true,
+            };
+            process.made = if is_last { 0 } else { process.made + 1 };
+            if is_last {
+                process.latencies.push(end - process.asked_at);
+            }
             match process.load {
+                Load::Requests { think, .. } if is_last => {
+                    process.ready_at = end + think / 2 + think * spread(process.finished) / 1000;
+                }
+                Load::Requests { gap, .. } => process.ready_at = end + gap,
                 Load::Sync { think, .. } | Load::Collective { think, .. } => {
                     process.ready_at = end + think;
                 }
@@ -500,9 +596,21 @@ impl World {
     }
 }
 
+/// A number below a thousand for each number: spread evenly, and always the same.
+fn spread(number: u64) -> u32 {
+    // The golden ratio's bits, as in Knuth's multiplicative hashing.
+    let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    (mixed % 1000) as u32
+}
+
 /// The value that 99 of 100 do not exceed.
 pub fn p99(values: &[Duration]) -> Duration {
+    percentile(values, 99)
+}
+
+/// The value that so many of 100 do not exceed.
+pub fn percentile(values: &[Duration], part: usize) -> Duration {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
-    sorted[(sorted.len() * 99 / 100).min(sorted.len() - 1)]
+    sorted[(sorted.len() * part / 100).min(sorted.len() - 1)]
 }

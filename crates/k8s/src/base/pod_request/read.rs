@@ -216,6 +216,7 @@ fn cores(container: &Container<'_>) -> Result<Option<Compute>, Refusal> {
     Ok(share.map(|share| Compute {
         mode,
         share: Some(share),
+        latency: None,
     }))
 }
 
