@@ -34,6 +34,7 @@ use tokio::sync::{broadcast, oneshot, watch};
 use tracing_subscriber::EnvFilter;
 
 use crate::checkpoint::CheckpointOps;
+use crate::checkpoint::helper::CheckpointHelper;
 use crate::compute::ComputeScheduler;
 use crate::config::simulated_gpus;
 use crate::config::{Config, Confinement, NodeConfig, Settings, Simulated};
@@ -286,9 +287,11 @@ fn serve(
     let checkpoint_ops = CheckpointOps::new(
         checkpoint_reports(&mailbox),
         Arc::clone(&observer),
-        config.programs.divvy.clone(),
-        (config.node.simulated.as_ref())
-            .map(|simulated| simulated.lib.join(divvy_driver::load::CUDA)),
+        Arc::new(CheckpointHelper {
+            divvy: config.programs.divvy.clone(),
+            cuda: (config.node.simulated.as_ref())
+                .map(|simulated| simulated.lib.join(divvy_driver::load::CUDA)),
+        }),
     );
     let prober = Prober::new(
         probe_reports(&mailbox),

@@ -13,6 +13,7 @@ use divvy_driver::load::CUDA;
 use rustix::process::{Signal, getpid, kill_process, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
+use super::Checkpointer;
 use crate::host::child_timeout;
 use crate::host::error::error_chain;
 use crate::host::process::Process;
@@ -103,12 +104,8 @@ pub struct CheckpointHelper {
     pub cuda: Option<PathBuf>,
 }
 
-impl CheckpointHelper {
-    /// Does this to a process that has so much memory; answers how it is then.
-    ///
-    /// # Errors
-    /// What the driver says, or that it was late.
-    pub fn run(
+impl Checkpointer for CheckpointHelper {
+    fn call(
         &self,
         act: CheckpointAction,
         process: Process,
@@ -261,7 +258,7 @@ mod tests {
     fn what_the_helper_says_is_a_state_or_a_refusal() {
         let folder = tempfile::tempdir().unwrap();
         let said = |script: &str| {
-            scripted(folder.path(), script).run(CheckpointAction::Lock, WHO, Bytes::ZERO)
+            scripted(folder.path(), script).call(CheckpointAction::Lock, WHO, Bytes::ZERO)
         };
         assert_eq!(
             said(

@@ -10,6 +10,7 @@ use divvy_api::sync::lock;
 use divvy_core::Bytes;
 
 use crate::host::cgroup;
+use crate::host::machine::machine;
 use crate::host::process::Process;
 
 /// Bytes that all running operations together are about to copy: the kernel does not know of them yet.
@@ -49,7 +50,8 @@ pub fn reserve(need: Bytes, processes: &[Process]) -> Result<HostReservation, St
 }
 
 fn shortage(need: Bytes, pending: Bytes, processes: &[Process]) -> Option<String> {
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let meminfo = machine().proc().join("meminfo");
+    let meminfo = fs::read_to_string(meminfo).unwrap_or_default();
     if let Some(free) = available_memory(&meminfo, pending).filter(|free| *free < need) {
         let [need, free] = need.human_beside(free);
         return Some(format!(

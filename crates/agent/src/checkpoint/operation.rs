@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use divvy_core::resize::memory::{
     CheckpointStep, ProcessState, next_offload_step, next_restore_step,
@@ -14,12 +14,13 @@ use divvy_core::{Bytes, GpuUuid};
 use divvy_ledger::{ProcessIdentity, ProcessState as SlotState, ProcessUsage, Snapshot};
 use rustix::process::Signal;
 
-use super::helper::{CheckpointAction, CheckpointHelper};
+use super::helper::CheckpointAction;
 use super::{
-    CheckpointOp, CheckpointOutcome, CheckpointReport, CheckpointUpdate, Direction, ReportSender,
-    host_memory,
+    CheckpointOp, CheckpointOutcome, CheckpointReport, CheckpointUpdate, Checkpointer, Direction,
+    ReportSender, host_memory,
 };
 use crate::gpu::{GpuOccupancy, Observer};
+use crate::host::clock::{self, Instant};
 use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
 use crate::host::process::{self, Process};
@@ -37,7 +38,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 pub struct OpRunner {
     op: CheckpointOp,
-    helper: CheckpointHelper,
+    checkpointer: Arc<dyn Checkpointer>,
     observer: Arc<Observer>,
     report: ReportSender,
 }
@@ -74,13 +75,13 @@ fn failed(why: impl ToString) -> OpError {
 impl OpRunner {
     pub fn new(
         errand: CheckpointOp,
-        helper: CheckpointHelper,
+        checkpointer: Arc<dyn Checkpointer>,
         observer: Arc<Observer>,
         report: ReportSender,
     ) -> Self {
         Self {
             op: errand,
-            helper,
+            checkpointer,
             observer,
             report,
         }
@@ -171,8 +172,8 @@ impl OpRunner {
         }
         let ask = |process: &Process| {
             let asked = self
-                .helper
-                .run(CheckpointAction::State, *process, Bytes::ZERO);
+                .checkpointer
+                .call(CheckpointAction::State, *process, Bytes::ZERO);
             let state = asked.map_err(|refusal| OpError::Refused(refusal.what))?;
             Ok((process.pid, state))
         };
@@ -200,7 +201,9 @@ impl OpRunner {
         let (journaled, answer) = sync_channel(1);
         self.report(CheckpointUpdate::LockPending(parts.to_vec(), journaled));
         // The daemon is stopping, or the job is to end.
-        answer.recv().map_err(|_| OpError::Withdrawn)?;
+        self.checkpointer
+            .wait(&answer)
+            .map_err(|_| OpError::Withdrawn)?;
         reach("aside.noted");
         self.check_withdrawn()
     }
@@ -213,8 +216,8 @@ impl OpRunner {
                 continue;
             }
             let asked = self
-                .helper
-                .run(CheckpointAction::State, *process, Bytes::ZERO);
+                .checkpointer
+                .call(CheckpointAction::State, *process, Bytes::ZERO);
             if asked == Ok(ProcessState::Checkpointed) {
                 let _ = process.signal(Signal::STOP);
             }
@@ -246,7 +249,10 @@ impl OpRunner {
             };
             self.check_withdrawn()?;
             let process = parts[at];
-            match self.helper.run(act, process, self.memory_of(process)) {
+            match self
+                .checkpointer
+                .call(act, process, self.memory_of(process))
+            {
                 Ok(state) => states.insert(process.pid, state),
                 Err(_) if !process.is_alive() => continue,
                 Err(refusal) => return Err(failed(refusal)),
@@ -285,7 +291,7 @@ impl OpRunner {
                 let why = format!("the driver still lists pid {} on a GPU", process.pid);
                 return Err(failed(why));
             }
-            std::thread::sleep(LOOK);
+            clock::sleep(LOOK);
         }
     }
 
@@ -298,8 +304,8 @@ impl OpRunner {
             let _ = process.signal(Signal::CONT);
             reach("back.woken");
             let asked = self
-                .helper
-                .run(CheckpointAction::State, *process, Bytes::ZERO);
+                .checkpointer
+                .call(CheckpointAction::State, *process, Bytes::ZERO);
             let state = match asked {
                 // At once: a call that it makes before could end it (reported).
                 Ok(ProcessState::Checkpointed) => self.restore(*process).map(Some)?,
@@ -321,8 +327,8 @@ impl OpRunner {
                 CheckpointStep::Restore(at) => states[at] = Some(self.restore(parts[at])?),
                 CheckpointStep::Unlock(at) => {
                     let unlocked =
-                        self.helper
-                            .run(CheckpointAction::Unlock, parts[at], Bytes::ZERO);
+                        self.checkpointer
+                            .call(CheckpointAction::Unlock, parts[at], Bytes::ZERO);
                     states[at] = Some(match unlocked {
                         Ok(state) => state,
                         Err(_) if !parts[at].is_alive() => ProcessState::Running,
@@ -331,9 +337,9 @@ impl OpRunner {
                     reach("back.unlocked");
                 }
                 CheckpointStep::Stuck(at) if states[at].is_none() => {
-                    let asked = self
-                        .helper
-                        .run(CheckpointAction::State, parts[at], Bytes::ZERO);
+                    let asked =
+                        self.checkpointer
+                            .call(CheckpointAction::State, parts[at], Bytes::ZERO);
                     states[at] = Some(asked.map_err(failed)?);
                 }
                 CheckpointStep::Stuck(at) | CheckpointStep::Lock(at) | CheckpointStep::Save(at) => {
@@ -351,8 +357,8 @@ impl OpRunner {
 
     fn restore(&self, process: Process) -> OpResult<ProcessState> {
         match self
-            .helper
-            .run(CheckpointAction::Restore, process, self.memory_of(process))
+            .checkpointer
+            .call(CheckpointAction::Restore, process, self.memory_of(process))
         {
             Ok(state) => {
                 reach("back.restored");
