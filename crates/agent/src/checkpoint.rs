@@ -1,5 +1,5 @@
 //! GPU memory checkpoints: a suspended job's GPU memory goes to the host's memory and back. Each operation has a
-//! thread, and each call of the driver a short-lived process.
+//! thread. One helper process makes the calls of the driver, and is killed when one is late.
 //!
 //! May use: `host`, `gpu`.
 //! Used by: `controller`, `daemon`.

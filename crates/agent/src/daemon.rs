@@ -287,11 +287,11 @@ fn serve(
     let checkpoint_ops = CheckpointOps::new(
         checkpoint_reports(&mailbox),
         Arc::clone(&observer),
-        Arc::new(CheckpointHelper {
-            divvy: config.programs.divvy.clone(),
-            cuda: (config.node.simulated.as_ref())
+        Arc::new(CheckpointHelper::new(
+            config.programs.divvy.clone(),
+            (config.node.simulated.as_ref())
                 .map(|simulated| simulated.lib.join(divvy_driver::load::CUDA)),
-        }),
+        )),
     );
     let prober = Prober::new(
         probe_reports(&mailbox),

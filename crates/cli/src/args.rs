@@ -260,7 +260,7 @@ pub enum Verb {
     /// Measure the memory of a CUDA context; started by the daemon
     #[command(hide = true)]
     ProbeContext(ProbeContext),
-    /// Call the driver's checkpoint functions for another process; started by the daemon
+    /// Call the driver's checkpoint functions for other processes; started by the daemon
     #[command(hide = true)]
     Checkpoint(Checkpoint),
     /// Print the driver's answers inside a job; started by `doctor`
@@ -596,15 +596,9 @@ pub struct ProbeContext {
 
 #[derive(Debug, Args)]
 pub struct Checkpoint {
-    /// The operation: state, lock, save, restore, unlock
-    pub act: String,
-    pub pid: u32,
-    /// When the process started, in clock ticks since boot
-    #[arg(value_name = "START")]
-    pub start_time: u64,
-    /// Exit after this time
-    #[arg(long, value_name = "MS")]
-    pub within_ms: u64,
+    /// Answer the requests on standard input, a line each
+    #[arg(long, required = true)]
+    pub serve: bool,
     /// The driver's library [default: the one that the loader finds]
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,

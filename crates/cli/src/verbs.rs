@@ -89,12 +89,7 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
             &args.gpu_uuid,
             args.simulated.as_deref(),
         )),
-        Verb::Checkpoint(args) => Ok((backend.checkpoint)(
-            &args.act,
-            (args.pid, args.start_time),
-            args.within_ms,
-            args.library.as_deref(),
-        )),
+        Verb::Checkpoint(args) => Ok((backend.checkpoint)(args.library.as_deref())),
         Verb::ProbeDriver => Ok((backend.probe_driver)()),
         Verb::ProbeLimits(args) => Ok((backend.probe_limits)(args.limit, &args.words)),
     }

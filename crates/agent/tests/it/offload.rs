@@ -214,15 +214,36 @@ async fn what_cannot_be_released_stays_and_the_job_is_suspended_all_the_same() {
     assert_eq!(gone.code, ErrorCode::Conflict);
 }
 
+/// A line of the simulated driver's configuration: it fails every call of this function.
+fn failing(function: &str) -> String {
+    format!("[[fault]]\nfunction = \"{function}\"\ncall = 1\ntimes = 0\ncode = 999\n")
+}
+
 /// Has the driver fail whoever calls this.
 fn fault(home: &Home, function: &str) {
-    let config = home.path().join("sim.toml");
-    let fault = format!("[[fault]]\nfunction = \"{function}\"\ncall = 1\ntimes = 0\ncode = 999\n");
-    fs::write(config, fault).unwrap();
+    configure(home, &failing(function));
 }
 
 fn no_fault(home: &Home) {
-    fs::write(home.path().join("sim.toml"), "").unwrap();
+    configure(home, "");
+}
+
+/// The configuration of drivers that are started from now on: the checkpoint helper's, too.
+fn configure(home: &Home, text: &str) {
+    fs::write(home.path().join("sim.toml"), text).unwrap();
+    let library = home.path().to_str().unwrap();
+    let is_its = |pid: &u32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words = String::from_utf8_lossy(&words).into_owned();
+        words.contains("checkpoint\0--serve\0") && words.contains(library)
+    };
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    for pid in pids.filter(is_its).collect::<Vec<u32>>() {
+        let pid_of = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap());
+        let _ = rustix::process::kill_process(pid_of.unwrap(), rustix::process::Signal::KILL);
+        until("the helper is gone", || !is_its(&pid));
+    }
 }
 
 fn with_faults() -> Home {
@@ -305,18 +326,16 @@ fn stranger(home: &Home, bytes: u64) -> Child {
 async fn memory_that_was_never_offloaded_needs_no_room_also_without_a_figure() {
     let home = with_faults();
     let client = home.connect();
-    let config = home.path().join("sim.toml");
     let hidden = "hide_process_memory = true\n";
-    fs::write(&config, hidden).unwrap();
+    configure(&home, hidden);
     let first = kept(&home, &keeper(&home, "first", 500, 2), 2).await;
     let gpu = &client.gpus().await.unwrap()[0];
     // With what the stranger's context takes, less than the job has with its two contexts.
     let left = 5 * EACH;
     let bytes = gpu.memory_total_bytes - gpu.memory_used_bytes - left;
     let mut stranger = stranger(&home, bytes);
-    let fault =
-        "[[fault]]\nfunction = \"cuCheckpointProcessLock\"\ncall = 1\ntimes = 0\ncode = 999\n";
-    fs::write(&config, format!("{hidden}{fault}")).unwrap();
+    let fault = failing("cuCheckpointProcessLock");
+    configure(&home, &format!("{hidden}{fault}"));
     let stays = tokio::time::timeout(PATIENCE, client.release(&first.id)).await;
     let stays = stays.expect("it is asked for room").unwrap();
     assert_eq!(place(&stays), Some(MemoryPlace::Gpu), "{stays:#?}");
@@ -324,7 +343,7 @@ async fn memory_that_was_never_offloaded_needs_no_room_also_without_a_figure() {
         reason(&stays).contains("cuCheckpointProcessLock"),
         "{stays:#?}"
     );
-    fs::write(&config, hidden).unwrap();
+    configure(&home, hidden);
     client.resume(&first.id).await.unwrap();
     goes_on_to_its_end(&home, &client, &first.id, "first").await;
     fs::write(gate(&home, "stranger"), "").unwrap();
@@ -336,13 +355,8 @@ async fn a_call_that_waits_for_an_offload_is_answered_when_the_job_is_requeued()
     let home = with_faults();
     let client = home.connect();
     let first = kept(&home, &keeper(&home, "first", 500, 2), 2).await;
-    let fault = |step: &str| {
-        format!(
-            "[[fault]]\nfunction = \"cuCheckpointProcess{step}\"\ncall = 1\ntimes = 0\ncode = 999\n"
-        )
-    };
-    let faults = fault("Checkpoint") + &fault("Unlock");
-    fs::write(home.path().join("sim.toml"), faults).unwrap();
+    let fault = |step: &str| failing(&format!("cuCheckpointProcess{step}"));
+    configure(&home, &(fault("Checkpoint") + &fault("Unlock")));
     let (waits, id) = (home.connect(), first.id.clone());
     let released = tokio::spawn(async move { waits.release(&id).await });
     until_job(&client, &first.id, "it is said", |job| {

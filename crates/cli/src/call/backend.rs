@@ -32,9 +32,8 @@ pub struct Backend {
     pub slice_access: fn(&Home, &str, bool) -> Result<SliceAccess, Error>,
     /// Measures the memory of a CUDA context on the GPU with this UUID and prints it; the daemon starts it.
     pub probe_context: fn(&str, Option<&Path>) -> ExitCode,
-    /// Calls one checkpoint function of the driver for the process with this pid and start time, and prints the answer;
-    /// the daemon starts it.
-    pub checkpoint: fn(&str, (u32, u64), u64, Option<&Path>) -> ExitCode,
+    /// Calls checkpoint functions of the driver for other processes, as standard input asks; the daemon starts it.
+    pub checkpoint: fn(Option<&Path>) -> ExitCode,
     /// Tries to exceed a limit in bytes, in the ways that the words name, and prints the results; `selftest` starts it.
     pub probe_limits: fn(u64, &[String]) -> ExitCode,
     /// Writes a copy of the journal, of the system's daemon or of the user's own.
