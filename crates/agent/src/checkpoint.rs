@@ -2,7 +2,7 @@
 //! thread. One helper process makes the calls of the driver, and is killed when one is late.
 //!
 //! May use: `host`, `gpu`.
-//! Used by: `controller`, `daemon`.
+//! Used by: `controller`, `daemon`, `diagnostics`.
 //!
 //! ```text
 //! controller ── CheckpointOp (journaled before) ──► thread ── lists the GPU processes ──► controller journals them
@@ -14,10 +14,11 @@
 //! [`divvy_core::resize::memory`] decides the next step.
 
 pub mod helper;
-mod host_memory;
+pub mod host_memory;
 mod operation;
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvError, SyncSender};
@@ -48,8 +49,18 @@ pub struct CheckpointOp {
     /// By position in its slice.
     pub gpus: Vec<GpuUuid>,
     pub parts: Vec<Process>,
+    /// Of a parked job, whose processes run on once the copy is over.
+    pub parked: Option<ParkedOp>,
     /// The controller no longer wants the operation and has set this flag.
     pub is_withdrawn: Arc<AtomicBool>,
+}
+
+/// What an operation on a parked job needs besides.
+pub struct ParkedOp {
+    /// The most that it may copy to host memory.
+    pub bytes: Bytes,
+    /// The job's control group, if Divvy made one.
+    pub group: Option<PathBuf>,
 }
 
 /// A report of a checkpoint operation.

@@ -44,7 +44,7 @@ pub use auth::absent::warnings as absent_accounts;
 pub use auth::rules::ContainerAccess;
 pub use auth::{Caller, Role, Rules};
 pub use controller::query::protocols::protocols;
-pub use daemon::{FrontEndTask, copy_journal, daemon, restore_journal};
+pub use daemon::{FrontEndTask, copy_journal, daemon, record_park, restore_journal};
 pub use diagnostics::doctor::doctor;
 pub use diagnostics::doctor::machine::probe_driver;
 pub use diagnostics::selftest::probe_limits;

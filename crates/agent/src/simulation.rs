@@ -331,7 +331,7 @@ fn whatever_fails_and_dies_no_job_is_lost_runs_twice_or_keeps_what_it_held() {
 }
 
 /// What happens in some of the runs that the tests try.
-const MET: [&str; 20] = [
+const MET: [&str; 22] = [
     "it starts anew for its GPUs",
     " was GPU ",
     " is back",
@@ -350,6 +350,8 @@ const MET: [&str; 20] = [
     "Cancel array ",
     "Cancel by filter ",
     ": Saved",
+    " is parked",
+    " is woken",
     ": Restored",
     " meets a fault",
 ];

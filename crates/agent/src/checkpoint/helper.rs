@@ -50,8 +50,9 @@ const IDLE: Duration = Duration::from_secs(60);
 /// A helper that is idle for longer is not asked any more, since it may be about to end.
 const REUSE: Duration = Duration::from_secs(50);
 
-/// More than any reply has: an error of the driver and the names of its causes.
-const MAX_REPLY: usize = 64 << 10;
+/// A longer reply is no reply: one has an error of the driver and the names of its causes. Half might cut off the path
+/// of a library, which may have 4 KiB; double would only hold more of what is no reply.
+const MAX_REPLY: usize = 16 << 10;
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -19,6 +19,9 @@ static PENDING: Mutex<Bytes> = Mutex::new(Bytes::ZERO);
 /// This part of the host's memory stays free, so that a copy brings no process near the kernel's OOM killer: ours.
 const MARGIN: u64 = 16;
 
+/// Parked jobs may have this part of the host's memory (P11): their processes and all others need the rest.
+const PARK_BUDGET: u64 = 2;
+
 /// Room for a copy that no other operation counts on, until it is dropped.
 #[derive(Debug)]
 pub struct HostReservation(Bytes);
@@ -50,8 +53,7 @@ pub fn reserve(need: Bytes, processes: &[Process]) -> Result<HostReservation, St
 }
 
 fn shortage(need: Bytes, pending: Bytes, processes: &[Process]) -> Option<String> {
-    let meminfo = machine().proc().join("meminfo");
-    let meminfo = fs::read_to_string(meminfo).unwrap_or_default();
+    let meminfo = meminfo();
     if let Some(free) = available_memory(&meminfo, pending).filter(|free| *free < need) {
         let [need, free] = need.human_beside(free);
         return Some(format!(
@@ -73,6 +75,16 @@ fn shortage(need: Bytes, pending: Bytes, processes: &[Process]) -> Option<String
         }
     }
     None
+}
+
+fn meminfo() -> String {
+    fs::read_to_string(machine().proc().join("meminfo")).unwrap_or_default()
+}
+
+/// What all parked jobs together may have in host memory; `None` where the machine does not say what it has.
+pub fn park_budget() -> Option<Bytes> {
+    let total = line_of(&meminfo(), "MemTotal:")?;
+    Some(Bytes::new(total.get() / PARK_BUDGET))
 }
 
 /// What may be copied besides what is about to be.

@@ -98,9 +98,13 @@ impl OpRunner {
         // The words of a panic are in the log already.
         let ended = carried_out.unwrap_or_else(|_| Err(failed(interrupted)));
         let ended = ended.unwrap_or_else(|trouble| trouble.outcome(way));
-        if self.check_withdrawn().is_err() {
-            // A signal to end may have arrived before the stop, and the process has to receive it.
+        if self.op.parked.is_some() || self.check_withdrawn().is_err() {
+            // Of a parked job only calls of the driver wait. Else a signal to end may have arrived before the stop, and
+            // the process has to receive it.
             self.signal_all(Signal::CONT, &[]);
+        }
+        if ended != CheckpointOutcome::Saved {
+            self.allow_swap(true);
         }
         self.report(CheckpointUpdate::Finished(ended));
     }
@@ -111,6 +115,28 @@ impl OpRunner {
             attempt: self.op.attempt,
             update: what,
         });
+    }
+
+    /// Whether a parked job's memory may be swapped out: not while it has a copy of its GPU memory.
+    fn allow_swap(&self, is_allowed: bool) {
+        let group = self.op.parked.as_ref().and_then(|one| one.group.as_ref());
+        let most = if is_allowed { "max" } else { "0" };
+        // A group without the memory controller has no such file.
+        let _ = group.map(|group| std::fs::write(group.join("memory.swap.max"), most));
+    }
+
+    /// A parked job may not have grown since its bytes were counted, or the budget would not hold.
+    fn check_budget(&self, parts: &[Process]) -> OpResult {
+        let now: Bytes = parts.iter().map(|one| self.memory_of(*one)).sum();
+        match &self.op.parked {
+            Some(parked) if now > parked.bytes => {
+                let [now, counted] = now.human_beside(parked.bytes);
+                Err(failed(format!(
+                    "it has grown from {counted} to {now} meanwhile"
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn offload(&self) -> OpResult {
@@ -153,6 +179,7 @@ impl OpRunner {
                 parts.extend(fresh);
                 self.journal_participants(&parts)?;
             }
+            self.allow_swap(false);
             self.save(&mut parts, &mut states)?;
             self.stop_all()?;
             reach("aside.stopped");
@@ -248,6 +275,9 @@ impl OpRunner {
                 }
             };
             self.check_withdrawn()?;
+            if act == CheckpointAction::Save {
+                self.check_budget(parts)?;
+            }
             let process = parts[at];
             match self
                 .checkpointer
@@ -366,7 +396,9 @@ impl OpRunner {
             }
             Err(_) if !process.is_alive() => Ok(ProcessState::Running),
             Err(refusal) => {
-                let _ = process.signal(Signal::STOP);
+                if self.op.parked.is_none() {
+                    let _ = process.signal(Signal::STOP);
+                }
                 Err(failed(refusal))
             }
         }

@@ -286,10 +286,17 @@ impl World {
         Ok(())
     }
 
-    /// Jobs with processes that hold something of a GPU.
-    pub fn with_gpu_memory(&self) -> Vec<JobId> {
+    /// Jobs with processes that hold something of a GPU, or that have it in host memory.
+    pub fn with_gpu_memory(&self, is_saved: bool) -> Vec<JobId> {
         let holder = |proc: &Proc| match &proc.kind {
-            Kind::Program(program) => (!program.held.is_empty()).then_some(JobId(program.job)),
+            Kind::Program(program) => {
+                let bytes = if is_saved {
+                    &program.saved
+                } else {
+                    &program.held
+                };
+                (!bytes.is_empty()).then_some(JobId(program.job))
+            }
             _ => None,
         };
         self.processes.values().filter_map(holder).collect()

@@ -17,6 +17,7 @@ use super::gpus::{self, uuid};
 use super::kernel::{Kind, Proc};
 use super::run::Run;
 use super::{World, claims, with};
+use crate::checkpoint::host_memory;
 use crate::job_dir::JobDir;
 use crate::model::job::Job;
 
@@ -37,6 +38,7 @@ impl Run {
         self.programs_keep_to_their_grants(&living)?;
         self.grants_fit_their_gpus(&living)?;
         self.locked_processes_are_journaled(&living)?;
+        self.parked_jobs_keep_to_their_budget(&living)?;
         self.slices_belong_to_holders(&living)?;
         self.no_ended_job_has_processes(&living)?;
         self.claims_hold_what_was_asked(&living)?;
@@ -113,6 +115,28 @@ impl Run {
         match granted.iter().find(|(_, bytes)| **bytes > gpus::usable()) {
             Some((gpu, bytes)) => Err(format!("{bytes} bytes of GPU {gpu} are granted")),
             None => Ok(()),
+        }
+    }
+
+    /// By what the driver has copied, not by what the daemon counts.
+    fn parked_jobs_keep_to_their_budget(
+        &self,
+        living: &BTreeMap<JobId, Job>,
+    ) -> Result<(), String> {
+        let is_parked = |id: u64| {
+            let job = living.get(&JobId(id));
+            job.is_some_and(|job| job.run_state.aside.is_parked())
+        };
+        let saved = |proc: &Proc| match &proc.kind {
+            Kind::Program(program) if is_parked(program.job) => program.saved.values().sum(),
+            _ => 0,
+        };
+        let all: u64 = with(|world| world.processes.values().map(saved).sum()).unwrap_or(0);
+        match host_memory::park_budget() {
+            Some(budget) if all > budget.get() => Err(format!(
+                "parked jobs have {all} bytes, and may have {budget:?}"
+            )),
+            _ => Ok(()),
         }
     }
 

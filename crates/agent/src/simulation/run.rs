@@ -123,8 +123,9 @@ impl Run {
         kernel::mount(&own, "mnt:[1]", Path::new("/")).expect("a folder");
         let preload = root.join("libdivvy_preload.so");
         std::fs::write(&preload, "").expect("a file");
-        // Enough for all that the GPUs have, whatever other simulations of this process reserve meanwhile.
-        let memory = "MemTotal: 1073741824 kB\nMemAvailable: 1073741824 kB\n";
+        // Available is enough for all that the GPUs have, whatever other simulations of this process reserve meanwhile;
+        // the budget of parked jobs is for two or three.
+        let memory = "MemTotal: 33554432 kB\nMemAvailable: 1073741824 kB\n";
         std::fs::write(proc.join("meminfo"), memory).expect("a file");
         std::fs::write(home.state().join("libdivvy_sim.so"), "").expect("a file");
         clock::set(Some(Duration::from_secs(1000)));
@@ -280,12 +281,18 @@ impl Run {
                     (pause, Asked::Other)
                 });
             }
-            What::Offload => {
+            What::Offload | What::Park | What::Wake => {
                 // A job with something on a GPU, if there is one; others are refused, which is soon tried.
-                let holders = with(|world| world.with_gpu_memory()).unwrap_or_default();
+                let is_parked = step.what == What::Wake;
+                let holders = with(|world| world.with_gpu_memory(is_parked)).unwrap_or_default();
                 let id = dice.one(&holders).filter(|_| !dice.once_in(4));
-                let ask =
-                    |reference, _, reply| (Message::Offload { reference, reply }, Asked::Other);
+                let ask = |reference, _, reply| {
+                    let message = match step.what {
+                        What::Offload => Message::Offload { reference, reply },
+                        _ => parking(reference, is_parked, reply),
+                    };
+                    (message, Asked::Other)
+                };
                 match id.filter(|id| self.keys.values().any(|known| known == id)) {
                     Some(id) => self.asks_about(id, ask),
                     None => self.asks(&mut dice, ask),
@@ -512,6 +519,10 @@ impl Run {
                 "disk_full" => {
                     with(|world| world.trace(|| event.text.clone()));
                     self.disk_is_full = true;
+                }
+                "parked" | "woken" => {
+                    let (job, kind) = (event.job.as_deref().unwrap_or_default(), &event.kind);
+                    with(|world| world.trace(|| format!("  job {job} is {kind}")));
                 }
                 "disk_has_room" => self.disk_is_full = false,
                 "starting" if self.disk_is_full => {
@@ -969,6 +980,8 @@ impl Run {
             // A held job would not start; its admin releases every job.
             let released = holding(reference.clone(), false, ME, oneshot::channel().0);
             self.inbox.push(released);
+            let woken = parking(reference.clone(), true, oneshot::channel().0);
+            self.inbox.push(woken);
             let reply = oneshot::channel().0;
             self.inbox
                 .push(match self.manner.cancels || lost.contains(id) {
@@ -985,6 +998,18 @@ impl Run {
                     },
                 });
         }
+    }
+}
+
+fn parking(
+    reference: String,
+    wake: bool,
+    reply: oneshot::Sender<Result<v1::Job, Error>>,
+) -> Message {
+    Message::Park {
+        reference,
+        wake,
+        reply,
     }
 }
 

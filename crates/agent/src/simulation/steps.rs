@@ -120,6 +120,9 @@ whats! {
     Probe = "probe", 0;
     /// A job is suspended and its memory is offloaded. In place of other steps of a run ([`offloads`]).
     Offload = "offload", 0;
+    /// A job is parked, or woken.
+    Park = "park", 0;
+    Wake = "wake", 0;
     /// The operations that copy memory go on.
     Copy = "copy", 0;
 }
@@ -215,7 +218,7 @@ fn offloads(seed: u64, steps: &mut [Step]) {
         [What::Round, What::Supervisors, What::Programs, What::Copy],
         [What::Round, What::Supervisors, What::Programs, What::Copy],
         [What::Round, What::Submit, What::Programs, What::Copy],
-        [What::Offload, What::Offload, What::Resume, What::Copy],
+        [What::Offload, What::Park, What::Resume, What::Wake],
     ];
     for step in steps.iter_mut() {
         if !dice.once_in(6) {

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use divvy_api::daemon::Configured;
 use divvy_api::home::Home;
 use divvy_api::standalone::{ProgramResult, SliceAccess, StandaloneOptions};
-use divvy_api::v1::{Error, Finding, Gpu, JournalFile};
+use divvy_api::v1::{Error, Finding, Gpu, JournalFile, ParkTest};
 
 use super::Outcome;
 use crate::args;
@@ -36,6 +36,8 @@ pub struct Backend {
     pub checkpoint: fn(Option<&Path>) -> ExitCode,
     /// Tries to exceed a limit in bytes, in the ways that the words name, and prints the results; `selftest` starts it.
     pub probe_limits: fn(u64, &[String]) -> ExitCode,
+    /// Stores that these tests have passed, for the system's daemon or the user's own.
+    pub record_park: fn(bool, &[ParkTest]) -> Result<(), Error>,
     /// Writes a copy of the journal, of the system's daemon or of the user's own.
     pub copy_journal: fn(bool) -> Result<JournalFile, Error>,
     /// Replaces that journal by a copy.
