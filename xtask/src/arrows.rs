@@ -183,6 +183,7 @@ const AGENT: Tree = Tree {
                 "registry",
                 "gpu",
                 "job_dir",
+                "checkpoint",
                 "config",
                 "supervisor",
                 "daemon",

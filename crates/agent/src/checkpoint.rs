@@ -1,8 +1,8 @@
 //! GPU memory checkpoints: a suspended job's GPU memory goes to the host's memory and back. Each operation has a
-//! thread, and each call of the driver a short-lived process.
+//! thread. One helper process makes the calls of the driver, and is killed when one is late.
 //!
 //! May use: `host`, `gpu`.
-//! Used by: `controller`, `daemon`.
+//! Used by: `controller`, `daemon`, `diagnostics`.
 //!
 //! ```text
 //! controller ── CheckpointOp (journaled before) ──► thread ── lists the GPU processes ──► controller journals them
@@ -14,20 +14,22 @@
 //! [`divvy_core::resize::memory`] decides the next step.
 
 pub mod helper;
-mod host_memory;
+pub mod host_memory;
 mod operation;
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{Receiver, RecvError, SyncSender};
 
-use divvy_core::{GpuUuid, JobId};
+use divvy_core::resize::memory::ProcessState;
+use divvy_core::{Bytes, GpuUuid, JobId};
 
 use crate::gpu::Observer;
 use crate::gpu::slice::GrantedSlice;
 use crate::host::process::Process;
-use helper::CheckpointHelper;
+use helper::{CheckpointAction, CheckpointError};
 
 /// The direction: offload or restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +49,18 @@ pub struct CheckpointOp {
     /// By position in its slice.
     pub gpus: Vec<GpuUuid>,
     pub parts: Vec<Process>,
+    /// Of a parked job, whose processes run on once the copy is over.
+    pub parked: Option<ParkedOp>,
     /// The controller no longer wants the operation and has set this flag.
     pub is_withdrawn: Arc<AtomicBool>,
+}
+
+/// What an operation on a parked job needs besides.
+pub struct ParkedOp {
+    /// The most that it may copy to host memory.
+    pub bytes: Bytes,
+    /// The job's control group, if Divvy made one.
+    pub group: Option<PathBuf>,
 }
 
 /// A report of a checkpoint operation.
@@ -82,25 +94,54 @@ pub enum CheckpointOutcome {
 /// Where reports go.
 pub type ReportSender = Arc<dyn Fn(CheckpointReport) + Send + Sync>;
 
+/// Makes the driver's calls for checkpoint operations and runs these: [`helper::CheckpointHelper`], or a simulation.
+pub trait Checkpointer: Send + Sync {
+    /// Does this to a process that has so much memory; answers how it is then.
+    ///
+    /// # Errors
+    /// What the driver says, or that it was late.
+    fn call(
+        &self,
+        act: CheckpointAction,
+        process: Process,
+        memory: Bytes,
+    ) -> Result<ProcessState, CheckpointError>;
+
+    /// Runs an operation on a thread of its own.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    fn start(&self, run: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        let thread = std::thread::Builder::new().name("aside".to_owned());
+        thread.spawn(run).map(drop)
+    }
+
+    /// Waits until the controller has journaled what an operation has reported.
+    ///
+    /// # Errors
+    /// When the controller gives no answer.
+    fn wait(&self, answer: &Receiver<()>) -> Result<(), RecvError> {
+        answer.recv()
+    }
+}
+
 /// Starts checkpoint operations, each on its own thread.
 pub struct CheckpointOps {
     report: ReportSender,
     observer: Arc<Observer>,
-    helper: CheckpointHelper,
+    checkpointer: Arc<dyn Checkpointer>,
 }
 
 impl CheckpointOps {
-    /// `divvy`: this program; `cuda`: the library to load, unless it is the one that the loader finds.
     pub fn new(
         report: ReportSender,
         observer: Arc<Observer>,
-        divvy: PathBuf,
-        cuda: Option<PathBuf>,
+        checkpointer: Arc<dyn Checkpointer>,
     ) -> Self {
         Self {
             report,
             observer,
-            helper: CheckpointHelper { divvy, cuda },
+            checkpointer,
         }
     }
 
@@ -109,15 +150,11 @@ impl CheckpointOps {
         let (job, attempt, way) = (op.job, op.attempt, op.direction);
         let op = operation::OpRunner::new(
             op,
-            self.helper.clone(),
+            Arc::clone(&self.checkpointer),
             Arc::clone(&self.observer),
             Arc::clone(&self.report),
         );
-        let run = move || op.run();
-        let started = std::thread::Builder::new()
-            .name("aside".to_owned())
-            .spawn(run);
-        if let Err(error) = started {
+        if let Err(error) = self.checkpointer.start(Box::new(move || op.run())) {
             let why = format!("cannot start a thread: {error}");
             let ended = match way {
                 Direction::Offload => CheckpointOutcome::Refused(why),

@@ -27,13 +27,14 @@ use std::time::Duration;
 
 use divvy_api::daemon::{Configured, DeviceNodes, ListenOptions};
 use divvy_api::home::{Home, HomeError, LockFile, machine};
-use divvy_api::v1::{Error, ErrorCode, JournalFile};
+use divvy_api::v1::{Error, ErrorCode, JournalFile, ParkTest};
 use divvy_core::{EnforcementPolicy, Gpu, GpuUuid, JobId, Mode};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, oneshot, watch};
 use tracing_subscriber::EnvFilter;
 
 use crate::checkpoint::CheckpointOps;
+use crate::checkpoint::helper::CheckpointHelper;
 use crate::compute::ComputeScheduler;
 use crate::config::simulated_gpus;
 use crate::config::{Config, Confinement, NodeConfig, Settings, Simulated};
@@ -64,6 +65,7 @@ use crate::journal::recover;
 use crate::journal::retention::Pruner;
 use crate::journal::{self, Store, StoreError};
 use crate::model::gpu_mode::effective_mode;
+use crate::model::park_record::ParkRecord;
 use crate::registry::Membership;
 use crate::registry::entry::Writer;
 use crate::supervisor::forkserver;
@@ -286,9 +288,11 @@ fn serve(
     let checkpoint_ops = CheckpointOps::new(
         checkpoint_reports(&mailbox),
         Arc::clone(&observer),
-        config.programs.divvy.clone(),
-        (config.node.simulated.as_ref())
-            .map(|simulated| simulated.lib.join(divvy_driver::load::CUDA)),
+        Arc::new(CheckpointHelper::new(
+            config.programs.divvy.clone(),
+            (config.node.simulated.as_ref())
+                .map(|simulated| simulated.lib.join(divvy_driver::load::CUDA)),
+        )),
     );
     let prober = Prober::new(
         probe_reports(&mailbox),
@@ -568,6 +572,26 @@ pub fn restore_journal(system: bool, file: &Path) -> Result<JournalFile, Error> 
     let home = home_of(system)?;
     let _lock = home_lock::take(&home, false)?;
     backup::restore(&home, file)
+}
+
+/// Stores for a daemon that its driver has passed the test of parking.
+///
+/// # Errors
+/// [`ErrorCode::NotAllowed`] for the system's daemon and another user than root.
+pub fn record_park(system: bool, tests: &[ParkTest]) -> Result<(), Error> {
+    let Some(first) = tests.first() else {
+        return Ok(());
+    };
+    let mut models: Vec<String> = tests.iter().map(|test| test.model.clone()).collect();
+    models.sort_unstable();
+    models.dedup();
+    let record = ParkRecord {
+        driver_version: first.driver_version.clone(),
+        models,
+        at: first.at,
+    };
+    let written = record.write(&home_of(system)?);
+    written.map_err(|error| internal("cannot record that the driver has passed", &error))
 }
 
 fn home_of(system: bool) -> Result<Home, Error> {

@@ -125,6 +125,8 @@ pub async fn serve(
         .route("/v1/jobs/{job}/requeue", post(requeue))
         .route("/v1/jobs/{job}/suspend", post(suspend))
         .route("/v1/jobs/{job}/resume", post(resume))
+        .route("/v1/jobs/{job}/park", post(park))
+        .route("/v1/jobs/{job}/wake", post(wake))
         .route("/v1/jobs/{job}/resize", post(resize))
         .route("/v1/jobs/{job}/change", post(pending::change))
         .route("/v1/jobs/{job}/hold", post(pending::hold))
@@ -594,6 +596,23 @@ async fn resume(
         caller: &caller,
     };
     pause(asks, &reference, false).await
+}
+
+async fn park(api: Api, Path(reference): Path<String>) -> Result<Response, ApiError> {
+    park_or_wake(&api, reference, false).await
+}
+
+async fn wake(api: Api, Path(reference): Path<String>) -> Result<Response, ApiError> {
+    park_or_wake(&api, reference, true).await
+}
+
+async fn park_or_wake(api: &Api, reference: String, wake: bool) -> Result<Response, ApiError> {
+    let park = api.mailbox.request(|reply| Message::Park {
+        reference,
+        wake,
+        reply,
+    });
+    Ok(list("JobList", vec![park.await?])?.into_response())
 }
 
 async fn pause(

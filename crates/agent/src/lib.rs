@@ -36,7 +36,6 @@ mod supervisor;
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use divvy_api::standalone::ProgramResult;
 use divvy_api::v1::{Error, ErrorCode};
@@ -45,7 +44,7 @@ pub use auth::absent::warnings as absent_accounts;
 pub use auth::rules::ContainerAccess;
 pub use auth::{Caller, Role, Rules};
 pub use controller::query::protocols::protocols;
-pub use daemon::{FrontEndTask, copy_journal, daemon, restore_journal};
+pub use daemon::{FrontEndTask, copy_journal, daemon, record_park, restore_journal};
 pub use diagnostics::doctor::doctor;
 pub use diagnostics::doctor::machine::probe_driver;
 pub use diagnostics::selftest::probe_limits;
@@ -85,14 +84,9 @@ pub fn probe_context(uuid: &str, simulated: Option<&Path>) -> ExitCode {
     gpu::overhead::probe(uuid, simulated)
 }
 
-/// `divvy checkpoint ACT PID START`: one call of the driver about another process; prints what it says.
-pub fn checkpoint(
-    act: &str,
-    process: (u32, u64),
-    within_ms: u64,
-    library: Option<&Path>,
-) -> ExitCode {
-    checkpoint::helper::checkpoint(act, process, Duration::from_millis(within_ms), library)
+/// `divvy checkpoint --serve`: calls of the driver about other processes, as standard input asks for them.
+pub fn checkpoint(library: Option<&Path>) -> ExitCode {
+    checkpoint::helper::serve(library)
 }
 
 /// GPUs and their processes as the driver shows them, of this machine or of the simulated driver that `DIVVY_SIM` names.

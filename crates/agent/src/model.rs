@@ -18,6 +18,7 @@ pub mod known_gpu;
 pub mod mig_instance;
 pub mod oom;
 pub mod out_of_service;
+pub mod park_record;
 pub mod policy;
 pub mod recommend;
 pub mod retention;

@@ -13,6 +13,7 @@
 
 mod accounts;
 mod arrays;
+mod checkpoints;
 mod claims;
 pub mod clock;
 mod container_supervisor;
@@ -44,6 +45,7 @@ use divvy_api::home::Home;
 use divvy_core::mig::MigUuid;
 use divvy_core::{Bytes, JobId};
 
+use crate::checkpoint::CheckpointReport;
 use crate::host::clock::Instant;
 use divvy_testkit::Rng;
 use engine::Engine;
@@ -106,6 +108,8 @@ pub struct World {
     ends: BTreeMap<PathBuf, i32>,
     /// The values that jobs were confirmed with, by any client.
     confirmations: BTreeMap<u64, BTreeSet<String>>,
+    /// What operations have reported, and the daemon has not read yet.
+    reports: Vec<CheckpointReport>,
     /// What did not hold, as soon as it was seen.
     broken: Option<String>,
     /// The trace of the run, printed with a failure.
@@ -327,7 +331,7 @@ fn whatever_fails_and_dies_no_job_is_lost_runs_twice_or_keeps_what_it_held() {
 }
 
 /// What happens in some of the runs that the tests try.
-const MET: [&str; 17] = [
+const MET: [&str; 22] = [
     "it starts anew for its GPUs",
     " was GPU ",
     " is back",
@@ -345,6 +349,11 @@ const MET: [&str; 17] = [
     " comes after an array",
     "Cancel array ",
     "Cancel by filter ",
+    ": Saved",
+    " is parked",
+    " is woken",
+    ": Restored",
+    " meets a fault",
 ];
 
 /// Lists that broke a law once, with their seeds. Without another comment: a process had left its session and lost

@@ -503,6 +503,21 @@ impl Client {
             .await
     }
 
+    /// Offloads the GPU memory of a job that runs on; answers once that is done.
+    ///
+    /// # Errors
+    /// [`ErrorCode::Conflict`](crate::v1::ErrorCode::Conflict) if it cannot be, with the reason.
+    pub async fn park(&self, reference: &str) -> Result<Job, Error> {
+        self.post(&job_path(reference, "/park"), &serde_json::json!({}))
+            .await
+    }
+
+    /// Has a parked job get its GPU memory back, as soon as its GPUs have room.
+    pub async fn wake(&self, reference: &str) -> Result<Job, Error> {
+        self.post(&job_path(reference, "/wake"), &serde_json::json!({}))
+            .await
+    }
+
     /// Stops a job and puts it back into its queue.
     pub async fn requeue(&self, reference: &str) -> Result<Job, Error> {
         self.post(&job_path(reference, "/requeue"), &serde_json::json!({}))

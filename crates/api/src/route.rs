@@ -566,6 +566,22 @@ pub const ROUTES: &[Route] = &[
     },
     Route {
         method: "POST",
+        ..get(
+            "/v1/jobs/{job}/park",
+            "Park a running job: its GPU memory moves to host memory, and its processes run on",
+            JOBS,
+        )
+    },
+    Route {
+        method: "POST",
+        ..get(
+            "/v1/jobs/{job}/wake",
+            "Wake a parked job: its GPU memory returns as soon as its GPUs have room",
+            JOBS,
+        )
+    },
+    Route {
+        method: "POST",
         body: Body::Json("Resize"),
         ..get(
             "/v1/jobs/{job}/resize",

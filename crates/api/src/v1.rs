@@ -70,7 +70,7 @@ pub use oom::{Oom, OomAllocation, OomCause, OomKind, OomPeer, OomRecord};
 pub use project::{Project, ProjectChange};
 pub use queue::Queue;
 pub use script::{Output, Script};
-pub use selftest::{Selftest, SelftestCheck, SelftestKind, SelftestResult};
+pub use selftest::{ParkTest, Selftest, SelftestCheck, SelftestKind, SelftestResult};
 pub use usage::{Joules, Usage};
 pub use web::{WebServer, WebSession};
 

@@ -229,6 +229,12 @@ pub enum Verb {
     Suspend(Suspend),
     /// Resume suspended jobs
     Resume(Cancel),
+    /// Move GPU memory of running jobs to host memory; their processes run on
+    #[command(hide = true, after_help = help::PARK)]
+    Park(Parked),
+    /// Bring the GPU memory of parked jobs back
+    #[command(hide = true)]
+    Wake(Parked),
     /// Serve queues on this machine's GPUs
     Daemon(Box<Daemon>),
     /// Write, check, show and reload the daemon's configuration
@@ -260,7 +266,7 @@ pub enum Verb {
     /// Measure the memory of a CUDA context; started by the daemon
     #[command(hide = true)]
     ProbeContext(ProbeContext),
-    /// Call the driver's checkpoint functions for another process; started by the daemon
+    /// Call the driver's checkpoint functions for other processes; started by the daemon
     #[command(hide = true)]
     Checkpoint(Checkpoint),
     /// Print the driver's answers inside a job; started by `doctor`
@@ -447,6 +453,16 @@ pub struct Suspend {
 }
 
 #[derive(Debug, Args)]
+pub struct Parked {
+    /// Ids, unique names, or `last`
+    #[arg(required = true, value_name = "JOB", value_parser = job)]
+    pub jobs: Vec<String>,
+    /// Print the jobs in this format: table, wide, json, ndjson or name
+    #[arg(short, long, value_name = "FORMAT", hide_possible_values = true)]
+    pub output: Option<Format>,
+}
+
+#[derive(Debug, Args)]
 #[command(infer_long_args = true, override_usage = "divvy daemon [--gpus LIST] [--queue NAME=AMOUNT…] …", after_help = help::DAEMON)]
 pub struct Daemon {
     /// Configuration file; flags take precedence
@@ -551,6 +567,13 @@ pub struct Selftest {
     /// Test every GPU
     #[arg(long, conflicts_with = "gpu")]
     pub all: bool,
+    /// Test parking instead: a process's GPU memory is moved to host memory and back. Jobs are parked only by a driver
+    /// that has passed
+    #[arg(long)]
+    pub park: bool,
+    /// With --park: record the result for the system's daemon, as root
+    #[arg(long, requires = "park")]
+    pub system: bool,
     /// Memory limit of the tested slice. Several CUDA contexts must fit
     #[arg(long, value_name = "SIZE", default_value = "4G")]
     pub gpu_memory: String,
@@ -596,15 +619,9 @@ pub struct ProbeContext {
 
 #[derive(Debug, Args)]
 pub struct Checkpoint {
-    /// The operation: state, lock, save, restore, unlock
-    pub act: String,
-    pub pid: u32,
-    /// When the process started, in clock ticks since boot
-    #[arg(value_name = "START")]
-    pub start_time: u64,
-    /// Exit after this time
-    #[arg(long, value_name = "MS")]
-    pub within_ms: u64,
+    /// Answer the requests on standard input, a line each
+    #[arg(long, required = true)]
+    pub serve: bool,
     /// The driver's library [default: the one that the loader finds]
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,

@@ -104,7 +104,7 @@ fn taught(command: clap::Command, above: &str) -> clap::Command {
         let candidates: fn() -> Vec<CompletionCandidate> = match (&*verb, arg.get_id().as_str()) {
             ("why", "job") => waiting_first,
             ("move" | "hold" | "release" | "change", "job" | "jobs") => waiting_first,
-            ("exec" | "attach" | "suspend" | "resume", "job" | "jobs") => running,
+            ("exec" | "attach" | "suspend" | "resume" | "park" | "wake", "job" | "jobs") => running,
             ("logs" | "oom" | "advise" | "requeue", "job" | "jobs") => running_and_ended,
             ("describe", "job") => all_jobs,
             (_, "after" | "after_ok") => all_jobs,

@@ -29,7 +29,8 @@ mod why;
 use divvy_api::standalone::SliceAccess;
 use divvy_api::v1::{
     Advice, ConfigReload, ConfigValue, Event, Finding, Gpu, GpuChanged, HeldClaim, Job,
-    JournalFile, List, MigInstance, MigPlanned, Oom, Project, Queue, Selftest, Usage, Why,
+    JournalFile, List, MigInstance, MigPlanned, Oom, ParkTest, Project, Queue, Selftest, Usage,
+    Why,
 };
 use serde::Serialize;
 
@@ -50,7 +51,7 @@ pub use mig::{changed, instances, planned};
 pub use oom::oom;
 pub use projects::{entitled, projects};
 pub use queues::queues;
-pub use selftest::selftests;
+pub use selftest::{park_tests, selftests};
 pub use slices::{end_of, held_by, slices};
 pub use usage::{Marks, daily_usages, days_legend, energy_total, usage_total, usages};
 pub use view::{COMPUTE, View};
@@ -239,6 +240,14 @@ impl Item for Finding {
 
     fn name(&self) -> String {
         self.check.clone()
+    }
+}
+
+impl Item for ParkTest {
+    const KIND: &'static str = "ParkTest";
+
+    fn name(&self) -> String {
+        self.gpu_uuid.clone()
     }
 }
 

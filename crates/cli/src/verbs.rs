@@ -72,6 +72,8 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
         Verb::Requeue(args) => block_on(wait::requeue(args)),
         Verb::Suspend(args) => block_on(wait::suspend(args)),
         Verb::Resume(args) => block_on(wait::resume(args)),
+        Verb::Park(args) => block_on(wait::park(args, true)),
+        Verb::Wake(args) => block_on(wait::park(args, false)),
         Verb::Daemon(args) if args.status => block_on(stop::status()),
         Verb::Daemon(args) if args.stop.is_some() => block_on(stop::stop(&args)),
         Verb::Daemon(args) => daemon(&args, backend),
@@ -89,12 +91,7 @@ pub fn act(verb: Verb, backend: Backend) -> Outcome {
             &args.gpu_uuid,
             args.simulated.as_deref(),
         )),
-        Verb::Checkpoint(args) => Ok((backend.checkpoint)(
-            &args.act,
-            (args.pid, args.start_time),
-            args.within_ms,
-            args.library.as_deref(),
-        )),
+        Verb::Checkpoint(args) => Ok((backend.checkpoint)(args.library.as_deref())),
         Verb::ProbeDriver => Ok((backend.probe_driver)()),
         Verb::ProbeLimits(args) => Ok((backend.probe_limits)(args.limit, &args.words)),
     }

@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         probe_context: divvy_agent::probe_context,
         checkpoint: divvy_agent::checkpoint,
         probe_limits: divvy_agent::probe_limits,
+        record_park: divvy_agent::record_park,
         copy_journal: divvy_agent::copy_journal,
         restore_journal: divvy_agent::restore_journal,
         absent_accounts: divvy_agent::absent_accounts,

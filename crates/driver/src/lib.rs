@@ -14,6 +14,7 @@ pub mod cuda;
 mod error;
 pub mod load;
 pub mod nvml;
+pub mod pattern;
 pub mod probe;
 pub mod sys;
 mod uuid;

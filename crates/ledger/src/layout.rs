@@ -118,6 +118,7 @@ pub(crate) mod gate_word {
     pub const OPEN: u64 = 0;
     /// Until a time that never comes.
     pub const BOUNDED: u64 = 1 << KIND | TIME;
+    /// The highest kind, so that a word of a later version's closed gate is one of it.
     pub const CLOSED: u64 = 3 << KIND;
 
     pub const fn until(end: u64) -> u64 {

@@ -209,8 +209,23 @@ impl GpuAccount {
             .inspect_err(|denied| oom_report::record_denial(self, denied))
     }
 
+    /// Waits while the job is parked: its limit is zero, and this process has a context from before. The driver's lock holds
+    /// every other call of it, until the job is woken. False for any other refusal.
+    fn has_waited_for_wake(&self) -> bool {
+        let is_parked = || self.slot.limit(self.gpu) == 0 && self.slot.has_overhead(self.gpu);
+        let was_parked = is_parked();
+        while is_parked() {
+            divvy_ledger::nap(PATIENCE);
+        }
+        was_parked
+    }
+
     #[cold]
     fn reserve_slow(&self, bytes: u64, denied: Denied) -> Result<Hold<'static>, Denied> {
+        if denied.limit == 0 && self.has_waited_for_wake() {
+            let again = self.slot.reserve(self.gpu, bytes);
+            return again.or_else(|denied| self.reserve_slow(bytes, denied));
+        }
         if bytes > denied.limit {
             return Err(denied);
         }

@@ -74,9 +74,11 @@ pub fn known(method: &str, path: &str) -> Option<Verb> {
         return match (reads, rest) {
             (true, "" | "/why" | "/wait") => Some(Verb::View),
             (true, "/log" | "/oom" | "/docker") => Some(Verb::Read),
-            (false, "/cancel" | "/confirm" | "/resize" | "/requeue" | "/suspend" | "/resume") => {
-                Some(Verb::Change)
-            }
+            (
+                false,
+                "/cancel" | "/confirm" | "/resize" | "/requeue" | "/suspend" | "/resume" | "/park"
+                | "/wake",
+            ) => Some(Verb::Change),
             (false, "/signal" | "/change" | "/hold" | "/release") => Some(Verb::Change),
             (false, "/exec") => Some(Verb::Exec),
             _ => None,
@@ -176,6 +178,8 @@ mod tests {
                 "POST /v1/jobs/{job}/requeue",
                 "POST /v1/jobs/{job}/resize",
                 "POST /v1/jobs/{job}/resume",
+                "POST /v1/jobs/{job}/park",
+                "POST /v1/jobs/{job}/wake",
                 "POST /v1/jobs/{job}/signal",
                 "POST /v1/jobs/{job}/suspend",
             ],

@@ -1,19 +1,27 @@
-//! The checkpoint helper: a child process that makes one checkpoint call of the driver for one process, and is killed
-//! when it is late.
+//! The checkpoint helper: a child process that makes the checkpoint calls of the driver, one line in and one line out
+//! for each. It is killed when a call is late, and the next call starts another. It makes no context, so it holds no GPU
+//! memory; but it keeps the driver open, so it ends when it is not asked for a while.
 
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use divvy_api::sync::lock;
 use divvy_core::Bytes;
 use divvy_core::resize::memory::ProcessState;
 use divvy_driver::checkpoint::{Checkpoints, State};
 use divvy_driver::load::CUDA;
-use rustix::process::{Signal, getpid, kill_process, set_parent_process_death_signal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open, pidfd_send_signal,
+};
 use serde::{Deserialize, Serialize};
 
-use crate::host::child_timeout;
+use super::Checkpointer;
 use crate::host::error::error_chain;
 use crate::host::process::Process;
 
@@ -32,8 +40,23 @@ const MIN_COPY_RATE: Bytes = Bytes::mib(256);
 /// most; a shorter pause would be busy waiting.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// How much longer than the helper's own limit the daemon waits, for a reply that is on its way.
+const REPLY_MARGIN: Duration = Duration::from_secs(1);
+
+/// A helper that is not asked for so long ends: an open driver keeps GPUs awake (decision 041), and a restore often
+/// follows another within a minute. A start costs seconds on a machine with many GPUs (NVIDIA/nvcf, issue 263).
+const IDLE: Duration = Duration::from_secs(60);
+
+/// A helper that is idle for longer is not asked any more, since it may be about to end.
+const REUSE: Duration = Duration::from_secs(50);
+
+/// A longer reply is no reply: one has an error of the driver and the names of its causes. Half might cut off the path
+/// of a library, which may have 4 KiB; double would only hold more of what is no reply.
+const MAX_REPLY: usize = 16 << 10;
+
 /// What is to be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum CheckpointAction {
     /// Only tell how it is.
     State,
@@ -44,14 +67,6 @@ pub enum CheckpointAction {
 }
 
 impl CheckpointAction {
-    const ALL: [Self; 5] = [
-        Self::State,
-        Self::Lock,
-        Self::Save,
-        Self::Restore,
-        Self::Unlock,
-    ];
-
     fn name(self) -> &'static str {
         match self {
             Self::State => "state",
@@ -94,49 +109,62 @@ enum HelperReply {
     },
 }
 
-/// How to start it.
-#[derive(Clone, Debug)]
-pub struct CheckpointHelper {
-    /// This program.
-    pub divvy: PathBuf,
-    /// The library to load, unless it is the one that the loader finds.
-    pub cuda: Option<PathBuf>,
+/// A call that is asked of the helper: one line of JSON.
+#[derive(Debug, Serialize, Deserialize)]
+struct HelperRequest {
+    act: CheckpointAction,
+    pid: u32,
+    start_time: u64,
+    within_ms: u64,
 }
 
-impl CheckpointHelper {
-    /// Does this to a process that has so much memory; answers how it is then.
-    ///
-    /// # Errors
-    /// What the driver says, or that it was late.
-    pub fn run(
+/// Starts helper processes and asks them. One is enough as long as one operation runs at a time.
+#[derive(Debug)]
+pub struct CheckpointHelper {
+    /// This program.
+    divvy: PathBuf,
+    /// The library to load, unless it is the one that the loader finds.
+    cuda: Option<PathBuf>,
+    /// Helpers that no operation asks anything at present.
+    idle: Mutex<Vec<ServingHelper>>,
+}
+
+/// A helper process that waits for requests.
+#[derive(Debug)]
+struct ServingHelper {
+    /// Refers to the process, which a thread waits for.
+    process: OwnedFd,
+    requests: ChildStdin,
+    replies: ChildStdout,
+    idle_since: Instant,
+}
+
+impl Checkpointer for CheckpointHelper {
+    fn call(
         &self,
         act: CheckpointAction,
         process: Process,
         memory: Bytes,
     ) -> Result<ProcessState, CheckpointError> {
         let patience = act.timeout(memory);
-        let mut command = Command::new(&self.divvy);
-        command
-            .args(["checkpoint", act.name()])
-            .arg(process.pid.to_string())
-            .arg(process.start_time.to_string())
-            .args(["--within-ms", &patience.as_millis().to_string()]);
-        if let Some(cuda) = &self.cuda {
-            command.arg("--library").arg(cuda);
-        }
-        // The daemon may have been started inside a job or with GPUs hidden.
-        for name in ["LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "DIVVY_SLICE"] {
-            command.env_remove(name);
-        }
-        let late = |error: io::Error| CheckpointError {
-            what: format!("pid {}, {}: {error}", process.pid, act.name()),
-            unsupported: false,
+        let request = HelperRequest {
+            act,
+            pid: process.pid,
+            start_time: process.start_time,
+            within_ms: u64::try_from(patience.as_millis()).unwrap_or(u64::MAX),
         };
-        // It ends itself a moment earlier, and is killed where it does not.
-        let output = child_timeout::run_with_timeout(&mut command, patience + DRIVER_TIMEOUT)
-            .map_err(late)?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        match serde_json::from_str(said.trim()) {
+        let asked = self.serving().and_then(|mut helper| {
+            let reply = helper
+                .ask(&request, patience + REPLY_MARGIN)
+                // A call that hangs ends with its process only.
+                .inspect_err(|_| {
+                    let _ = pidfd_send_signal(&helper.process, Signal::KILL);
+                })?;
+            helper.idle_since = Instant::now();
+            lock(&self.idle).push(helper);
+            Ok(reply)
+        });
+        match asked {
             Ok(HelperReply::State(state)) => Ok(state),
             Ok(HelperReply::Refused { what, unsupported }) => Err(CheckpointError {
                 what: match unsupported {
@@ -145,57 +173,155 @@ impl CheckpointHelper {
                 },
                 unsupported,
             }),
-            Err(_) => Err(late(io::Error::other(format!(
-                "the helper process gave no result ({})",
-                child_timeout::failure_message(&output)
-            )))),
+            Err(error) => Err(CheckpointError {
+                what: format!("pid {}, {}: {error}", process.pid, act.name()),
+                unsupported: false,
+            }),
         }
     }
 }
 
-/// `divvy checkpoint ACT PID START`: makes the call, prints a line and ends, in any case within its time limit.
-pub fn checkpoint(
-    act: &str,
-    (pid, start_time): (u32, u64),
-    within: Duration,
-    library: Option<&Path>,
-) -> ExitCode {
-    // The thread that started it reads the result.
-    let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    let end = move || {
-        std::thread::sleep(within);
-        let _ = kill_process(getpid(), Signal::KILL);
-    };
-    let _ = std::thread::Builder::new().spawn(end);
-    let Some(act) = CheckpointAction::ALL
-        .into_iter()
-        .find(|known| known.name() == act)
-    else {
-        return ExitCode::FAILURE;
-    };
-    let process = Process { pid, start_time };
-    let said = match call_driver(act, process, Instant::now() + within, library) {
-        Ok(state) => HelperReply::State(state),
-        Err(refusal) => HelperReply::Refused {
-            what: refusal.what,
-            unsupported: refusal.unsupported,
-        },
-    };
-    let line = serde_json::to_string(&said).unwrap_or_default();
-    let written = io::stdout().write_all(line.as_bytes());
-    let flushed = written.and_then(|()| io::stdout().flush());
-    match (flushed, said) {
-        (Ok(()), HelperReply::State(_)) => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
+impl CheckpointHelper {
+    pub fn new(divvy: PathBuf, cuda: Option<PathBuf>) -> Self {
+        Self {
+            divvy,
+            cuda,
+            idle: Mutex::default(),
+        }
+    }
+
+    /// An idle helper, or a new one.
+    fn serving(&self) -> io::Result<ServingHelper> {
+        let mut idle = lock(&self.idle);
+        idle.retain(|helper| helper.idle_since.elapsed() < REUSE && helper.is_alive());
+        match idle.pop() {
+            Some(helper) => Ok(helper),
+            None => self.start(),
+        }
+    }
+
+    fn start(&self) -> io::Result<ServingHelper> {
+        let mut command = Command::new(&self.divvy);
+        command.args(["checkpoint", "--serve"]);
+        if let Some(cuda) = &self.cuda {
+            command.arg("--library").arg(cuda);
+        }
+        // The daemon may have been started inside a job or with GPUs hidden.
+        for name in ["LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "DIVVY_SLICE"] {
+            command.env_remove(name);
+        }
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+        let (requests, replies) = (child.stdin.take(), child.stdout.take());
+        // Killed, it may still be in the kernel, in a driver perhaps, and ends whenever it comes out.
+        let reaper = std::thread::Builder::new().name("reaper".to_owned());
+        reaper.spawn(move || child.wait())?;
+        let no_pipe = || io::Error::from(io::ErrorKind::BrokenPipe);
+        Ok(ServingHelper {
+            process,
+            requests: requests.ok_or_else(no_pipe)?,
+            replies: replies.ok_or_else(no_pipe)?,
+            idle_since: Instant::now(),
+        })
     }
 }
 
+impl ServingHelper {
+    fn is_alive(&self) -> bool {
+        matches!(is_readable(&self.process, Duration::ZERO), Ok(false))
+    }
+
+    /// Sends a request and waits for its reply for so long.
+    fn ask(&mut self, request: &HelperRequest, patience: Duration) -> io::Result<HelperReply> {
+        let deadline = Instant::now() + patience;
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        self.requests.write_all(&line)?;
+        let mut said = Vec::new();
+        while !said.ends_with(b"\n") {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !is_readable(&self.replies, left)? {
+                let late = format!("no reply within {} s", patience.as_secs());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, late));
+            }
+            let mut part = [0; 4096];
+            let count = self.replies.read(&mut part)?;
+            if count == 0 || said.len() > MAX_REPLY {
+                return Err(io::Error::other("the helper process gave no result"));
+            }
+            said.extend_from_slice(&part[..count]);
+        }
+        Ok(serde_json::from_slice(&said)?)
+    }
+}
+
+/// Whether there is something to read within this time.
+fn is_readable(from: impl AsFd, patience: Duration) -> io::Result<bool> {
+    let patience = Timespec::try_from(patience).map_err(io::Error::other)?;
+    loop {
+        match poll(&mut [PollFd::new(&from, PollFlags::IN)], Some(&patience)) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// `divvy checkpoint --serve`: makes the calls that the lines on standard input ask for, until there is none for a
+/// while or the daemon is gone.
+pub fn serve(library: Option<&Path>) -> ExitCode {
+    let (requests, requested) = channel();
+    let read = move || {
+        let mut lines = io::stdin().lines();
+        while let Some(Ok(line)) = lines.next() {
+            if requests.send(line).is_err() {
+                return;
+            }
+        }
+        // The daemon has died, perhaps in the middle of a call, whose result only it would read.
+        let _ = kill_process(getpid(), Signal::KILL);
+    };
+    if std::thread::Builder::new().spawn(read).is_err() {
+        return ExitCode::FAILURE;
+    }
+    let mut driver = None;
+    while let Ok(line) = requested.recv_timeout(IDLE) {
+        let Ok(request) = serde_json::from_str::<HelperRequest>(&line) else {
+            return ExitCode::FAILURE;
+        };
+        let said = match call_driver(&mut driver, &request, library) {
+            Ok(state) => HelperReply::State(state),
+            Err(refusal) => HelperReply::Refused {
+                what: refusal.what,
+                unsupported: refusal.unsupported,
+            },
+        };
+        let line = serde_json::to_string(&said).unwrap_or_default() + "\n";
+        let written = io::stdout().write_all(line.as_bytes());
+        if written.and_then(|()| io::stdout().flush()).is_err() {
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// `driver`: the driver, once it is loaded.
 fn call_driver(
-    act: CheckpointAction,
-    process: Process,
-    deadline: Instant,
+    driver: &mut Option<Checkpoints>,
+    request: &HelperRequest,
     library: Option<&Path>,
 ) -> Result<ProcessState, CheckpointError> {
+    let deadline = Instant::now() + Duration::from_millis(request.within_ms);
+    let (act, process) = (
+        request.act,
+        Process {
+            pid: request.pid,
+            start_time: request.start_time,
+        },
+    );
     let refused = |error: divvy_driver::Error| CheckpointError {
         unsupported: error.is_unsupported() && act == CheckpointAction::State,
         what: error_chain(&error),
@@ -204,10 +330,16 @@ fn call_driver(
         what: "the process has ended".to_owned(),
         unsupported: false,
     };
-    let checkpoints = Checkpoints::load(library).map_err(|error| CheckpointError {
-        what: format!("{CUDA} cannot be used: {}", error_chain(&error)),
-        unsupported: true,
-    })?;
+    let checkpoints = match driver {
+        Some(loaded) => loaded,
+        None => {
+            let loaded = Checkpoints::load(library).map_err(|error| CheckpointError {
+                what: format!("{CUDA} cannot be used: {}", error_chain(&error)),
+                unsupported: true,
+            })?;
+            driver.insert(loaded)
+        }
+    };
     // The driver takes a pid, which no other process gets as long as this one exists.
     let pid = i32::try_from(process.pid).map_err(|_| gone())?;
     if !process.is_alive() {
@@ -240,16 +372,22 @@ fn call_driver(
 mod tests {
     use super::*;
 
-    /// A helper that is this script.
+    /// A helper that is this script; each line that it is asked is in `$line`.
     fn scripted(folder: &Path, script: &str) -> CheckpointHelper {
         let divvy = folder.join("helper");
-        std::fs::write(&divvy, format!("#!/bin/sh\n{script}\n")).unwrap();
+        let script = format!(
+            "#!/bin/sh\necho >>{0}/starts\nwhile read -r line; do\n{script}\ndone\n",
+            folder.display()
+        );
+        std::fs::write(&divvy, script).unwrap();
         let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(&divvy, executable).unwrap();
-        CheckpointHelper {
-            divvy,
-            cuda: Some("/lib/cuda".into()),
-        }
+        CheckpointHelper::new(divvy, Some("/lib/cuda".into()))
+    }
+
+    fn starts(folder: &Path) -> usize {
+        let starts = std::fs::read_to_string(folder.join("starts"));
+        starts.unwrap_or_default().lines().count()
     }
 
     const WHO: Process = Process {
@@ -258,25 +396,60 @@ mod tests {
     };
 
     #[test]
-    fn what_the_helper_says_is_a_state_or_a_refusal() {
+    fn the_helper_is_asked_line_by_line_and_says_a_state_or_a_refusal() {
         let folder = tempfile::tempdir().unwrap();
-        let said = |script: &str| {
-            scripted(folder.path(), script).run(CheckpointAction::Lock, WHO, Bytes::ZERO)
-        };
-        assert_eq!(
-            said(
-                r#"test "$*" = "checkpoint lock 7 42 --within-ms 30000 --library /lib/cuda" && echo '{"state":"locked"}'"#
-            ),
-            Ok(ProcessState::Locked)
+        let asked = r#"{"act":"lock","pid":7,"start_time":42,"within_ms":30000}"#;
+        let script = format!(
+            r#"case "$line" in
+                '{asked}') echo '{{"state":"locked"}}' ;;
+                *save*) echo '{{"refused":{{"what":"no","unsupported":false}}}}' ;;
+                *) echo '{{"refused":{{"what":"too old","unsupported":true}}}}' ;;
+            esac"#
         );
-        let refusal = said(r#"echo '{"refused":{"what":"no","unsupported":false}}'; exit 1"#);
-        assert_eq!(refusal.unwrap_err().to_string(), "pid 7: no");
-        let never = said(r#"echo '{"refused":{"what":"too old","unsupported":true}}'; exit 1"#);
-        assert!(never.unwrap_err().unsupported);
-        let silent = said("echo sorry >&2; exit 3").unwrap_err();
-        assert!(
-            silent.what.contains("sorry") && !silent.unsupported,
-            "{silent}"
+        let helper = scripted(folder.path(), &script);
+        let said = |act| helper.call(act, WHO, Bytes::ZERO);
+        assert_eq!(said(CheckpointAction::Lock), Ok(ProcessState::Locked));
+        let refusal = said(CheckpointAction::Save).unwrap_err();
+        assert_eq!(refusal.to_string(), "pid 7: no");
+        let never = said(CheckpointAction::State).unwrap_err();
+        assert!(never.unsupported, "{never}");
+        assert_eq!(starts(folder.path()), 1);
+    }
+
+    #[test]
+    fn a_helper_process_that_has_ended_or_hangs_is_replaced_for_the_next_call() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = r#"case "$line" in
+            *save*) exit 3 ;;
+            *restore*) read -r line ;;
+            *) echo '{"state":"running"}' ;;
+        esac"#;
+        let helper = scripted(folder.path(), script);
+        let fine = || helper.call(CheckpointAction::State, WHO, Bytes::ZERO);
+        assert_eq!(fine(), Ok(ProcessState::Running));
+        let silent = helper.call(CheckpointAction::Save, WHO, Bytes::ZERO);
+        let silent = silent.unwrap_err();
+        assert!(silent.what.contains("gave no result") && !silent.unsupported);
+        assert_eq!(
+            (fine(), starts(folder.path())),
+            (Ok(ProcessState::Running), 2)
+        );
+
+        let mut serving = helper.serving().unwrap();
+        let request = HelperRequest {
+            act: CheckpointAction::Restore,
+            pid: 7,
+            start_time: 42,
+            within_ms: 1,
+        };
+        let late = serving.ask(&request, Duration::from_millis(1)).unwrap_err();
+        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
+        pidfd_send_signal(&serving.process, Signal::KILL).unwrap();
+        assert!(is_readable(&serving.process, Duration::from_secs(60)).unwrap());
+        lock(&helper.idle).push(serving);
+        assert_eq!(
+            (fine(), starts(folder.path())),
+            (Ok(ProcessState::Running), 3)
         );
     }
 

@@ -10,6 +10,7 @@ use divvy_api::sync::lock;
 use divvy_core::Bytes;
 
 use crate::host::cgroup;
+use crate::host::machine::machine;
 use crate::host::process::Process;
 
 /// Bytes that all running operations together are about to copy: the kernel does not know of them yet.
@@ -17,6 +18,9 @@ static PENDING: Mutex<Bytes> = Mutex::new(Bytes::ZERO);
 
 /// This part of the host's memory stays free, so that a copy brings no process near the kernel's OOM killer: ours.
 const MARGIN: u64 = 16;
+
+/// Parked jobs may have this part of the host's memory (P11): their processes and all others need the rest.
+const PARK_BUDGET: u64 = 2;
 
 /// Room for a copy that no other operation counts on, until it is dropped.
 #[derive(Debug)]
@@ -49,7 +53,7 @@ pub fn reserve(need: Bytes, processes: &[Process]) -> Result<HostReservation, St
 }
 
 fn shortage(need: Bytes, pending: Bytes, processes: &[Process]) -> Option<String> {
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let meminfo = meminfo();
     if let Some(free) = available_memory(&meminfo, pending).filter(|free| *free < need) {
         let [need, free] = need.human_beside(free);
         return Some(format!(
@@ -71,6 +75,16 @@ fn shortage(need: Bytes, pending: Bytes, processes: &[Process]) -> Option<String
         }
     }
     None
+}
+
+fn meminfo() -> String {
+    fs::read_to_string(machine().proc().join("meminfo")).unwrap_or_default()
+}
+
+/// What all parked jobs together may have in host memory; `None` where the machine does not say what it has.
+pub fn park_budget() -> Option<Bytes> {
+    let total = line_of(&meminfo(), "MemTotal:")?;
+    Some(Bytes::new(total.get() / PARK_BUDGET))
 }
 
 /// What may be copied besides what is about to be.

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use divvy_core::resize::memory::{
     CheckpointStep, ProcessState, next_offload_step, next_restore_step,
@@ -14,12 +14,13 @@ use divvy_core::{Bytes, GpuUuid};
 use divvy_ledger::{ProcessIdentity, ProcessState as SlotState, ProcessUsage, Snapshot};
 use rustix::process::Signal;
 
-use super::helper::{CheckpointAction, CheckpointHelper};
+use super::helper::CheckpointAction;
 use super::{
-    CheckpointOp, CheckpointOutcome, CheckpointReport, CheckpointUpdate, Direction, ReportSender,
-    host_memory,
+    CheckpointOp, CheckpointOutcome, CheckpointReport, CheckpointUpdate, Checkpointer, Direction,
+    ReportSender, host_memory,
 };
 use crate::gpu::{GpuOccupancy, Observer};
+use crate::host::clock::{self, Instant};
 use crate::host::error::error_chain;
 use crate::host::failpoint::reach;
 use crate::host::process::{self, Process};
@@ -37,7 +38,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 pub struct OpRunner {
     op: CheckpointOp,
-    helper: CheckpointHelper,
+    checkpointer: Arc<dyn Checkpointer>,
     observer: Arc<Observer>,
     report: ReportSender,
 }
@@ -74,13 +75,13 @@ fn failed(why: impl ToString) -> OpError {
 impl OpRunner {
     pub fn new(
         errand: CheckpointOp,
-        helper: CheckpointHelper,
+        checkpointer: Arc<dyn Checkpointer>,
         observer: Arc<Observer>,
         report: ReportSender,
     ) -> Self {
         Self {
             op: errand,
-            helper,
+            checkpointer,
             observer,
             report,
         }
@@ -97,9 +98,13 @@ impl OpRunner {
         // The words of a panic are in the log already.
         let ended = carried_out.unwrap_or_else(|_| Err(failed(interrupted)));
         let ended = ended.unwrap_or_else(|trouble| trouble.outcome(way));
-        if self.check_withdrawn().is_err() {
-            // A signal to end may have arrived before the stop, and the process has to receive it.
+        if self.op.parked.is_some() || self.check_withdrawn().is_err() {
+            // Of a parked job only calls of the driver wait. Else a signal to end may have arrived before the stop, and
+            // the process has to receive it.
             self.signal_all(Signal::CONT, &[]);
+        }
+        if ended != CheckpointOutcome::Saved {
+            self.allow_swap(true);
         }
         self.report(CheckpointUpdate::Finished(ended));
     }
@@ -110,6 +115,28 @@ impl OpRunner {
             attempt: self.op.attempt,
             update: what,
         });
+    }
+
+    /// Whether a parked job's memory may be swapped out: not while it has a copy of its GPU memory.
+    fn allow_swap(&self, is_allowed: bool) {
+        let group = self.op.parked.as_ref().and_then(|one| one.group.as_ref());
+        let most = if is_allowed { "max" } else { "0" };
+        // A group without the memory controller has no such file.
+        let _ = group.map(|group| std::fs::write(group.join("memory.swap.max"), most));
+    }
+
+    /// A parked job may not have grown since its bytes were counted, or the budget would not hold.
+    fn check_budget(&self, parts: &[Process]) -> OpResult {
+        let now: Bytes = parts.iter().map(|one| self.memory_of(*one)).sum();
+        match &self.op.parked {
+            Some(parked) if now > parked.bytes => {
+                let [now, counted] = now.human_beside(parked.bytes);
+                Err(failed(format!(
+                    "it has grown from {counted} to {now} meanwhile"
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn offload(&self) -> OpResult {
@@ -152,6 +179,7 @@ impl OpRunner {
                 parts.extend(fresh);
                 self.journal_participants(&parts)?;
             }
+            self.allow_swap(false);
             self.save(&mut parts, &mut states)?;
             self.stop_all()?;
             reach("aside.stopped");
@@ -171,8 +199,8 @@ impl OpRunner {
         }
         let ask = |process: &Process| {
             let asked = self
-                .helper
-                .run(CheckpointAction::State, *process, Bytes::ZERO);
+                .checkpointer
+                .call(CheckpointAction::State, *process, Bytes::ZERO);
             let state = asked.map_err(|refusal| OpError::Refused(refusal.what))?;
             Ok((process.pid, state))
         };
@@ -200,7 +228,9 @@ impl OpRunner {
         let (journaled, answer) = sync_channel(1);
         self.report(CheckpointUpdate::LockPending(parts.to_vec(), journaled));
         // The daemon is stopping, or the job is to end.
-        answer.recv().map_err(|_| OpError::Withdrawn)?;
+        self.checkpointer
+            .wait(&answer)
+            .map_err(|_| OpError::Withdrawn)?;
         reach("aside.noted");
         self.check_withdrawn()
     }
@@ -213,8 +243,8 @@ impl OpRunner {
                 continue;
             }
             let asked = self
-                .helper
-                .run(CheckpointAction::State, *process, Bytes::ZERO);
+                .checkpointer
+                .call(CheckpointAction::State, *process, Bytes::ZERO);
             if asked == Ok(ProcessState::Checkpointed) {
                 let _ = process.signal(Signal::STOP);
             }
@@ -245,8 +275,14 @@ impl OpRunner {
                 }
             };
             self.check_withdrawn()?;
+            if act == CheckpointAction::Save {
+                self.check_budget(parts)?;
+            }
             let process = parts[at];
-            match self.helper.run(act, process, self.memory_of(process)) {
+            match self
+                .checkpointer
+                .call(act, process, self.memory_of(process))
+            {
                 Ok(state) => states.insert(process.pid, state),
                 Err(_) if !process.is_alive() => continue,
                 Err(refusal) => return Err(failed(refusal)),
@@ -285,7 +321,7 @@ impl OpRunner {
                 let why = format!("the driver still lists pid {} on a GPU", process.pid);
                 return Err(failed(why));
             }
-            std::thread::sleep(LOOK);
+            clock::sleep(LOOK);
         }
     }
 
@@ -298,8 +334,8 @@ impl OpRunner {
             let _ = process.signal(Signal::CONT);
             reach("back.woken");
             let asked = self
-                .helper
-                .run(CheckpointAction::State, *process, Bytes::ZERO);
+                .checkpointer
+                .call(CheckpointAction::State, *process, Bytes::ZERO);
             let state = match asked {
                 // At once: a call that it makes before could end it (reported).
                 Ok(ProcessState::Checkpointed) => self.restore(*process).map(Some)?,
@@ -321,8 +357,8 @@ impl OpRunner {
                 CheckpointStep::Restore(at) => states[at] = Some(self.restore(parts[at])?),
                 CheckpointStep::Unlock(at) => {
                     let unlocked =
-                        self.helper
-                            .run(CheckpointAction::Unlock, parts[at], Bytes::ZERO);
+                        self.checkpointer
+                            .call(CheckpointAction::Unlock, parts[at], Bytes::ZERO);
                     states[at] = Some(match unlocked {
                         Ok(state) => state,
                         Err(_) if !parts[at].is_alive() => ProcessState::Running,
@@ -331,9 +367,9 @@ impl OpRunner {
                     reach("back.unlocked");
                 }
                 CheckpointStep::Stuck(at) if states[at].is_none() => {
-                    let asked = self
-                        .helper
-                        .run(CheckpointAction::State, parts[at], Bytes::ZERO);
+                    let asked =
+                        self.checkpointer
+                            .call(CheckpointAction::State, parts[at], Bytes::ZERO);
                     states[at] = Some(asked.map_err(failed)?);
                 }
                 CheckpointStep::Stuck(at) | CheckpointStep::Lock(at) | CheckpointStep::Save(at) => {
@@ -351,8 +387,8 @@ impl OpRunner {
 
     fn restore(&self, process: Process) -> OpResult<ProcessState> {
         match self
-            .helper
-            .run(CheckpointAction::Restore, process, self.memory_of(process))
+            .checkpointer
+            .call(CheckpointAction::Restore, process, self.memory_of(process))
         {
             Ok(state) => {
                 reach("back.restored");
@@ -360,7 +396,9 @@ impl OpRunner {
             }
             Err(_) if !process.is_alive() => Ok(ProcessState::Running),
             Err(refusal) => {
-                let _ = process.signal(Signal::STOP);
+                if self.op.parked.is_none() {
+                    let _ = process.signal(Signal::STOP);
+                }
                 Err(failed(refusal))
             }
         }

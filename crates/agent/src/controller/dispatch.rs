@@ -9,7 +9,7 @@ use crate::controller::effects::{Effects, JobReply};
 use crate::controller::halt::{Halt, answer};
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{
-    cancel, change, confirm, forget, hold, job_sync, offload, pause, resize, selection,
+    cancel, change, confirm, forget, hold, job_sync, offload, park, pause, resize, selection,
 };
 use crate::controller::mailbox::Message;
 use crate::controller::mig::{mode, report};
@@ -97,6 +97,19 @@ fn dispatch(
         }
         Message::Offload { reference, reply } => {
             offload::offload(&mut state.jobs, fx, io, &reference, reply)?
+        }
+        Message::Park {
+            reference,
+            wake: false,
+            reply,
+        } => park::park(state, fx, io, &reference, reply)?,
+        Message::Park {
+            reference,
+            wake: true,
+            reply,
+        } => {
+            let result = park::wake(&mut state.jobs, fx, io, &reference);
+            answer(result, |result| fx.replies.job(reply, result))?;
         }
         Message::Requeue {
             reference,

@@ -16,6 +16,7 @@ pub(in crate::controller) mod job_sync;
 pub(in crate::controller) mod notifications;
 pub(in crate::controller) mod offload;
 pub(in crate::controller) mod orphans;
+pub(in crate::controller) mod park;
 pub(in crate::controller) mod pause;
 pub(in crate::controller) mod planner_input;
 pub(in crate::controller) mod release;

@@ -79,6 +79,12 @@ pub enum Message {
         reference: String,
         reply: Reply<Job>,
     },
+    /// Parks a job, or wakes a parked one. The reply to a park comes when the memory is offloaded or will stay.
+    Park {
+        reference: String,
+        wake: bool,
+        reply: Reply<Job>,
+    },
     /// Stops a placed job, and requeues it.
     Requeue {
         reference: String,
@@ -231,6 +237,7 @@ impl Message {
         match self {
             Self::Pause { reply, .. }
             | Self::Offload { reply, .. }
+            | Self::Park { reply, .. }
             | Self::Requeue { reply, .. }
             | Self::Confirm { reply, .. }
             | Self::Change { reply, .. }

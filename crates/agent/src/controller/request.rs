@@ -23,6 +23,8 @@ pub enum Milestone {
     Released,
     /// No checkpoint operation moves the job's memory.
     MemorySettled,
+    /// The same; the job was to be parked.
+    Parked,
     /// The job has ended.
     Ended,
 }

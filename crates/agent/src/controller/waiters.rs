@@ -3,7 +3,7 @@
 use crate::controller::effects::{Effects, JobReply};
 use crate::controller::halt::Halt;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{confirm, offload};
+use crate::controller::lifecycle::{confirm, offload, park};
 use crate::controller::mig::claim;
 use crate::controller::query::summary;
 use crate::controller::request::{ActOutcome, Milestone, Reply};
@@ -56,7 +56,7 @@ pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, i
         let settled = offload::is_memory_settled(active);
         let arrived = |waiter: &mut Waiter| match (job_state, waiter.milestone) {
             (divvy_core::JobState::Ended { .. }, _) => true,
-            (job_state, Milestone::MemorySettled) => {
+            (job_state, Milestone::MemorySettled | Milestone::Parked) => {
                 settled || !matches!(job_state, divvy_core::JobState::Running { .. })
             }
             (divvy_core::JobState::Queued, _) | (_, Milestone::Ended) => false,
@@ -70,7 +70,11 @@ pub(in crate::controller) fn send_replies(state: &mut State, fx: &mut Effects, i
         };
         let waiters: Vec<Waiter> = active.waiters.extract_if(.., arrived).collect();
         for waiter in waiters {
-            fx.replies.job(waiter.reply, Ok(id));
+            let result = match waiter.milestone {
+                Milestone::Parked => park::result(active),
+                _ => Ok(id),
+            };
+            fx.replies.job(waiter.reply, result);
         }
     }
     // A client that runs its job itself would start at once, so its reply waits until all MIG instances are ready.

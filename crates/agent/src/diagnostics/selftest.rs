@@ -9,6 +9,7 @@
 //! taken on trust alone: the slice's ledger must have counted a refusal, or it was the GPU that was full and not the
 //! slice.
 
+pub mod park;
 mod race;
 
 use std::io::Write;
@@ -54,6 +55,8 @@ pub fn probe_limits(limit: u64, words: &[String]) -> ExitCode {
         ["way", name] => way(name, limit).and_then(|tried| print_json(&[tried])),
         ["lookup", name] => lookup(name, limit).and_then(|tried| print_json(&tried)),
         ["views"] => views(limit).and_then(|tried| print_json(&tried)),
+        ["park"] => park::cycle(),
+        ["holder"] => park::holder(),
         ["racer", block, most] => race::racer(block, most),
         _ => Err(format!("unknown probe {words:?}").into()),
     };

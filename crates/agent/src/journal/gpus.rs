@@ -14,16 +14,18 @@ use crate::model::out_of_service::OutOfService;
 /// Brings what is over to the present numbers. The label of an allocation that has ended stays what people knew it by.
 const RENUMBER_PAST: &str = "
     UPDATE holding SET gpu_index = gpu.number
-        FROM gpu WHERE gpu.uuid = gpu_uuid AND held = 0 AND gpu_index <> gpu.number;
+        FROM gpu WHERE gpu.uuid = gpu_uuid AND gpu_index <> gpu.number;
     UPDATE usage SET gpu_index = gpu.number FROM gpu WHERE gpu.uuid = gpu_uuid AND gpu_index <> gpu.number;
     UPDATE bypass SET gpu_index = gpu.number FROM gpu WHERE gpu.uuid = gpu_uuid AND gpu_index <> gpu.number;
 ";
 
-/// Brings held allocations and jobs that have not ended to the present numbers.
+/// Brings held allocations and jobs that have not ended to the present numbers. An offloaded job runs, holds nothing, and
+/// is to have its GPUs again.
 const RENUMBER: &str = "
     UPDATE holding SET gpu_index = gpu.number,
         label = 'gpu' || gpu.number || substr(label, length('gpu' || gpu_index) + 1)
-        FROM gpu WHERE gpu.uuid = gpu_uuid AND held = 1 AND gpu_index <> gpu.number;
+        FROM gpu WHERE gpu.uuid = gpu_uuid AND gpu_index <> gpu.number
+            AND (held = 1 OR job IN (SELECT id FROM job WHERE state NOT IN ('queued', 'ended')));
     UPDATE job SET gpus_on_uuid = (
         SELECT json_group_array(gpu.uuid) FROM json_each(job.gpus_on) asked JOIN gpu ON gpu.number = asked.value
     ) WHERE state <> 'ended' AND gpus_on <> '[]' AND gpus_on_uuid IS NULL
@@ -46,7 +48,8 @@ impl Store {
     pub fn gpus_in_use(&self) -> Result<BTreeSet<GpuUuid>, StoreError> {
         let all = || -> rusqlite::Result<BTreeSet<GpuUuid>> {
             let mut query = self.db.prepare(
-                "SELECT gpu_uuid FROM holding WHERE held = 1 UNION \
+                "SELECT gpu_uuid FROM holding WHERE held = 1 OR \
+                 job IN (SELECT id FROM job WHERE state NOT IN ('queued', 'ended')) UNION \
                  SELECT value FROM job, json_each(gpus_on_uuid) WHERE state <> 'ended'",
             )?;
             query.query_map([], uuid)?.collect()
@@ -149,6 +152,8 @@ fn uuid(row: &Row<'_>) -> rusqlite::Result<GpuUuid> {
 
 #[cfg(test)]
 mod tests {
+    use divvy_core::resize::memory::MemoryResidency;
+
     use super::*;
     use crate::journal::tests::{new, place};
 
@@ -200,6 +205,10 @@ mod tests {
             .collect();
         assert_eq!(used, [7, 8]);
 
+        // Its memory is in host memory, and it is to have its GPU again.
+        let mut offloaded = store.job(held[0]).unwrap().unwrap();
+        offloaded.run_state.aside.memory = MemoryResidency::Offloaded;
+        store.close_usage_for_offload(&offloaded).unwrap();
         store.save_known_gpus(&[gpu(8, 0), gpu(7, 1)]).unwrap();
         let job = |id| store.job(id).unwrap().unwrap();
         let labels = held

@@ -1,16 +1,32 @@
-//! The residency of a suspended job's GPU memory, as the journal has it.
+//! The residency of a suspended or parked job's GPU memory, as the journal has it.
 
+use divvy_core::Bytes;
 use divvy_core::resize::memory::MemoryResidency;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::host::process::Process;
 
+/// Why a job's memory is offloaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OffloadKind {
+    /// The job is suspended: its processes stand still.
+    #[default]
+    Suspended,
+    /// The job is parked: its processes run on, and their calls of the driver wait.
+    Parked,
+}
+
 /// What is journaled of a job's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuMemoryState {
     pub memory: MemoryResidency,
+    /// Of memory that is on its GPUs: of the last attempt to offload it.
+    pub kind: OffloadKind,
+    /// What a parked job takes of the budget of host memory.
+    pub bytes: Bytes,
     /// Since when it is there.
     pub since: Option<Timestamp>,
     /// Why it could not be offloaded.
@@ -20,6 +36,11 @@ pub struct GpuMemoryState {
 }
 
 impl GpuMemoryState {
+    /// Whether the job is parked, or is being parked or woken.
+    pub fn is_parked(&self) -> bool {
+        self.kind == OffloadKind::Parked && self.memory != MemoryResidency::Kept
+    }
+
     /// Nothing was ever done with it.
     pub fn is_untouched(&self) -> bool {
         *self == Self::default()

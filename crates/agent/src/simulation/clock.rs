@@ -11,7 +11,7 @@ const BEGIN: i64 = 1_800_000_000;
 
 thread_local! {
     /// Time since boot, and the offset of a wall clock that was set. Nothing outside of a simulation.
-    static TIME: Cell<Option<(Duration, SignedDuration)>> = const { Cell::new(None) };
+    static TIME: Cell<Option<Time>> = const { Cell::new(None) };
 }
 
 /// Begins a simulation's time on this thread, or ends it.
@@ -26,6 +26,21 @@ pub fn advance(by: Duration) {
 /// Sets the clock on the wall.
 pub fn jump(by: SignedDuration) {
     TIME.set(TIME.get().map(|(boot, off)| (boot, off + by)));
+}
+
+/// The time of a simulation, for the thread that goes on with it.
+pub type Time = (Duration, SignedDuration);
+
+pub fn time() -> Option<Time> {
+    TIME.get()
+}
+
+pub fn resume(time: Time) {
+    TIME.set(Some(time));
+}
+
+pub fn stop() {
+    TIME.set(None);
 }
 
 /// Since boot.

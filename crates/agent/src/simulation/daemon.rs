@@ -19,6 +19,7 @@ use divvy_core::{
 };
 use tokio::sync::broadcast;
 
+use super::checkpoints::{self, SimulatedCheckpoints};
 use super::gpus::{CONTEXT, SimulatedDriver};
 use super::kernel::Kind;
 use super::machine::NoTurns;
@@ -391,10 +392,9 @@ impl Daemon {
         let (events, told) = broadcast::channel(4096);
         let config = config(home, manner);
         let checkpoint_ops = CheckpointOps::new(
-            Arc::new(drop),
+            Arc::new(checkpoints::report),
             Arc::clone(&observer),
-            config.programs.divvy.clone(),
-            None,
+            Arc::new(SimulatedCheckpoints),
         );
         let prober = Prober::new(Arc::new(drop), config.programs.divvy.clone(), None);
         let cycle = Controller::new(ControllerParts {
@@ -436,6 +436,8 @@ impl Daemon {
         if ticks {
             self.ticked = Instant::now();
         }
+        let reports = checkpoints::reports().into_iter().map(Box::new);
+        messages.extend(reports.map(Message::CheckpointReport));
         if looks {
             let look = self.observer.observe();
             self.observer.ask_power();

@@ -76,7 +76,17 @@ impl GpuDriver for SimulatedDriver {
     }
 
     fn occupancy(&self) -> Result<Vec<GpuOccupancy>, SourceError> {
-        panic!("only checkpoints ask, and no simulation has them");
+        let observation = observe_all()?;
+        let occupied = observation.gpus.into_iter().map(|gpu| GpuOccupancy {
+            uuid: gpu.uuid,
+            index: gpu.index,
+            free: gpu
+                .total
+                .saturating_sub(gpu.reserved)
+                .saturating_sub(gpu.used),
+            processes: gpu.processes,
+        });
+        Ok(occupied.collect())
     }
 
     /// Each draws its own constant power since the boot.

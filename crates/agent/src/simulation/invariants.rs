@@ -1,12 +1,13 @@
 //! Invariants after every step, and at the end of a run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
 use divvy_api::daemon::UserKey;
 use divvy_api::v1::ClaimDevice;
 use divvy_core::job::Outcome;
+use divvy_core::resize::memory::ProcessState;
 use divvy_core::{Bytes, JobId, JobState, Share};
 use divvy_ledger::Slice;
 
@@ -16,6 +17,7 @@ use super::gpus::{self, uuid};
 use super::kernel::{Kind, Proc};
 use super::run::Run;
 use super::{World, claims, with};
+use crate::checkpoint::host_memory;
 use crate::job_dir::JobDir;
 use crate::model::job::Job;
 
@@ -34,6 +36,9 @@ impl Run {
         }
         let living = self.living();
         self.programs_keep_to_their_grants(&living)?;
+        self.grants_fit_their_gpus(&living)?;
+        self.locked_processes_are_journaled(&living)?;
+        self.parked_jobs_keep_to_their_budget(&living)?;
         self.slices_belong_to_holders(&living)?;
         self.no_ended_job_has_processes(&living)?;
         self.claims_hold_what_was_asked(&living)?;
@@ -82,6 +87,8 @@ impl Run {
             let granted: Bytes = living
                 .get(&id)
                 .into_iter()
+                // An offloaded job has none: no byte has two holders.
+                .filter(|job| job.run_state.aside.memory.holds_gpus())
                 .flat_map(|job| job.state.grants())
                 .filter(|grant| grant.gpu == uuid(gpu))
                 .map(|grant| grant.memory)
@@ -94,6 +101,66 @@ impl Run {
             }
         }
         Ok(())
+    }
+
+    /// What all jobs hold of a GPU fits, those included that are being offloaded or restored.
+    fn grants_fit_their_gpus(&self, living: &BTreeMap<JobId, Job>) -> Result<(), String> {
+        let mut granted: BTreeMap<usize, u64> = BTreeMap::new();
+        let holds = |job: &&Job| job.run_state.aside.memory.holds_gpus();
+        for job in living.values().filter(holds) {
+            for grant in job.state.grants().iter().filter(|one| one.mig.is_none()) {
+                *granted.entry(gpus::index(&grant.gpu)).or_default() += grant.memory.get();
+            }
+        }
+        match granted.iter().find(|(_, bytes)| **bytes > gpus::usable()) {
+            Some((gpu, bytes)) => Err(format!("{bytes} bytes of GPU {gpu} are granted")),
+            None => Ok(()),
+        }
+    }
+
+    /// By what the driver has copied, not by what the daemon counts.
+    fn parked_jobs_keep_to_their_budget(
+        &self,
+        living: &BTreeMap<JobId, Job>,
+    ) -> Result<(), String> {
+        let is_parked = |id: u64| {
+            let job = living.get(&JobId(id));
+            job.is_some_and(|job| job.run_state.aside.is_parked())
+        };
+        let saved = |proc: &Proc| match &proc.kind {
+            Kind::Program(program) if is_parked(program.job) => program.saved.values().sum(),
+            _ => 0,
+        };
+        let all: u64 = with(|world| world.processes.values().map(saved).sum()).unwrap_or(0);
+        match host_memory::park_budget() {
+            Some(budget) if all > budget.get() => Err(format!(
+                "parked jobs have {all} bytes, and may have {budget:?}"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// A process that the driver holds is in the journal, so that a daemon that dies finds it.
+    fn locked_processes_are_journaled(&self, living: &BTreeMap<JobId, Job>) -> Result<(), String> {
+        with(|world| {
+            for (pid, proc) in &world.processes {
+                let Kind::Program(program) = &proc.kind else {
+                    continue;
+                };
+                if program.checkpoint == ProcessState::Running || world.has_escaped(proc) {
+                    continue;
+                }
+                let job = living.get(&JobId(program.job));
+                if !job.is_some_and(|job| job.run_state.aside.parts.contains(&proc.process)) {
+                    return Err(format!(
+                        "pid {pid} of job {} is {:?}, and the journal does not know it",
+                        program.job, program.checkpoint
+                    ));
+                }
+            }
+            Ok(())
+        })
+        .unwrap_or(Ok(()))
     }
 
     /// By the rules of the run, in thousandths of GPUs. Claims count for no user.
@@ -193,7 +260,9 @@ impl Run {
                 let is_held = job.run_state.suspended && job.spec.container.is_none();
                 let runs = matches!(job.state, JobState::Running { .. });
                 // What a program has left is told to end, and goes on to do so.
-                let may_be_either = world.has_escaped(proc) || is_held && ending.contains(pid);
+                let may_be_either = world.has_escaped(proc)
+                    || is_held && ending.contains(pid)
+                    || job.run_state.aside.memory.is_copying();
                 if runs && !may_be_either && proc.stopped != is_held {
                     return Err(match is_held {
                         true => format!("job {} is suspended, and pid {pid} goes on", job.id),
@@ -524,6 +593,17 @@ impl World {
     fn is_unattributable(&self, proc: &Proc) -> bool {
         matches!(&proc.kind, Kind::Program(program) if !program.inside.is_empty())
             && self.has_escaped(proc)
+    }
+
+    /// Jobs with memory that the driver does not give back: only a cancellation ends them.
+    pub fn not_restorable(&self) -> BTreeSet<JobId> {
+        let failed = |proc: &Proc| match &proc.kind {
+            Kind::Program(program) => {
+                (program.checkpoint == ProcessState::Failed).then_some(JobId(program.job))
+            }
+            _ => None,
+        };
+        self.processes.values().filter_map(failed).collect()
     }
 
     /// Whether nothing holds a process any more: its job's supervisor was killed, it has left the session, and no slice

@@ -10,7 +10,7 @@ use divvy_core::JobId;
 use jiff::Timestamp;
 use rustix::process::Signal;
 
-use super::{clock, daemon, engine, kernel, slices, wanted, watch};
+use super::{checkpoints, clock, daemon, engine, kernel, slices, wanted, watch};
 use crate::compute::{ComputeUsage, Scheduler, SchedulerCommand};
 use crate::container::engine::{Engine, LocalEngine, NoEngine};
 use crate::container::gc::ContainerGc;
@@ -48,9 +48,9 @@ impl Machine for Simulated {
         }
     }
 
-    /// In a simulation no time passes.
+    /// In a simulation no time passes, but an operation lets others go on.
     fn sleep(&self, time: Duration) {
-        if clock::boot().is_none() {
+        if !checkpoints::pause() && clock::boot().is_none() {
             Linux.sleep(time);
         }
     }
@@ -72,7 +72,9 @@ impl Machine for Simulated {
     }
 
     fn reach(&self, point: &str) {
-        daemon::reach(point);
+        if !checkpoints::pause() {
+            daemon::reach(point);
+        }
     }
 
     fn write(&self) -> io::Result<()> {

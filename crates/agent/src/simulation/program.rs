@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use divvy_core::mig::MigUuid;
+use divvy_core::resize::memory::ProcessState;
 use divvy_core::{Bytes, JobId};
 use divvy_ledger::{ProcessSlot, Slice};
 
@@ -27,6 +28,9 @@ pub struct Program {
     generation: Option<u64>,
     /// What the driver gave it, by GPU.
     pub held: BTreeMap<usize, u64>,
+    /// What of it is in host memory, and how the driver has it.
+    pub saved: BTreeMap<usize, u64>,
+    pub checkpoint: ProcessState,
     /// Its MIG devices, where its job has such, and the GPU and the bytes of those that it uses.
     pub devices: Vec<MigUuid>,
     pub inside: BTreeMap<MigUuid, (usize, u64)>,
@@ -81,6 +85,8 @@ impl Program {
                 .ok()
                 .map(|slice| slice.spec().generation),
             held: BTreeMap::new(),
+            saved: BTreeMap::new(),
+            checkpoint: ProcessState::Running,
             devices: devices_of(&visible.unwrap_or_default()),
             inside: BTreeMap::new(),
             tenant: variable(OWNER).unwrap_or_default(),
@@ -113,6 +119,8 @@ impl Program {
             slot: None,
             generation: None,
             held: BTreeMap::new(),
+            saved: BTreeMap::new(),
+            checkpoint: ProcessState::Running,
             devices: devices_of(visible),
             inside: BTreeMap::new(),
             tenant: format!("{namespace}/"),
@@ -139,6 +147,8 @@ impl Program {
             slot: None,
             generation: self.generation,
             held: BTreeMap::new(),
+            saved: BTreeMap::new(),
+            checkpoint: ProcessState::Running,
             devices: self.devices.clone(),
             inside: BTreeMap::new(),
             tenant: self.tenant.clone(),
@@ -178,9 +188,11 @@ impl World {
         let Kind::Program(program) = &proc.kind else {
             return;
         };
+        let runs = program.checkpoint == ProcessState::Running;
         let hears = !program.stubborn || (mood == Behaviour::Free && dice.once_in(20));
-        if mood == Behaviour::Exit || (told && hears) {
-            let status = match told && dice.once_in(2) {
+        // One that waits in the driver ends only by a signal.
+        if (mood == Behaviour::Exit && runs) || (told && hears) {
+            let status = match !runs || told && dice.once_in(2) {
                 true => SIGTERM,
                 false => 0,
             };
@@ -189,7 +201,11 @@ impl World {
         if mood == Behaviour::ExitOnSigterm {
             return;
         }
-        match dice.below(8) {
+        // Its calls wait: all that it can do is to start another.
+        if !runs && !dice.once_in(8) {
+            return;
+        }
+        match if runs { dice.below(8) } else { 1 } {
             0 => {
                 let status = i32::from(dice.once_in(2)) << 8;
                 self.leave(pid, status);
@@ -226,7 +242,7 @@ impl World {
         self.die(pid, status);
     }
 
-    fn program(&mut self, pid: u32) -> Option<&mut Program> {
+    pub fn program(&mut self, pid: u32) -> Option<&mut Program> {
         match &mut self.processes.get_mut(&pid)?.kind {
             Kind::Program(program) => Some(program),
             _ => None,

@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 
 use super::accounts::{self, ME};
 use super::arrays::Arrays;
+use super::checkpoints;
 use super::claims;
 use super::daemon::{self, Call, Daemon, DaemonOptions, JournaledJob};
 use super::engine::{Called, Engine, State};
@@ -122,6 +123,10 @@ impl Run {
         kernel::mount(&own, "mnt:[1]", Path::new("/")).expect("a folder");
         let preload = root.join("libdivvy_preload.so");
         std::fs::write(&preload, "").expect("a file");
+        // Available is enough for all that the GPUs have, whatever other simulations of this process reserve meanwhile;
+        // the budget of parked jobs is for two or three.
+        let memory = "MemTotal: 33554432 kB\nMemAvailable: 1073741824 kB\n";
+        std::fs::write(proc.join("meminfo"), memory).expect("a file");
         std::fs::write(home.state().join("libdivvy_sim.so"), "").expect("a file");
         clock::set(Some(Duration::from_secs(1000)));
         daemon::set_fuse(None);
@@ -157,6 +162,7 @@ impl Run {
             ends: BTreeMap::new(),
             usage: BTreeMap::new(),
             confirmations: BTreeMap::new(),
+            reports: Vec::new(),
             broken: None,
             told: Vec::new(),
         }));
@@ -275,6 +281,24 @@ impl Run {
                     (pause, Asked::Other)
                 });
             }
+            What::Offload | What::Park | What::Wake => {
+                // A job with something on a GPU, if there is one; others are refused, which is soon tried.
+                let is_parked = step.what == What::Wake;
+                let holders = with(|world| world.with_gpu_memory(is_parked)).unwrap_or_default();
+                let id = dice.one(&holders).filter(|_| !dice.once_in(4));
+                let ask = |reference, _, reply| {
+                    let message = match step.what {
+                        What::Offload => Message::Offload { reference, reply },
+                        _ => parking(reference, is_parked, reply),
+                    };
+                    (message, Asked::Other)
+                };
+                match id.filter(|id| self.keys.values().any(|known| known == id)) {
+                    Some(id) => self.asks_about(id, ask),
+                    None => self.asks(&mut dice, ask),
+                }
+            }
+            What::Copy => self.copies(&mut dice),
             What::Resize => {
                 let thousandths = dice.one(&[125, 250, 500, 750]).unwrap_or(250);
                 let resize = Resize {
@@ -496,6 +520,10 @@ impl Run {
                     with(|world| world.trace(|| event.text.clone()));
                     self.disk_is_full = true;
                 }
+                "parked" | "woken" => {
+                    let (job, kind) = (event.job.as_deref().unwrap_or_default(), &event.kind);
+                    with(|world| world.trace(|| format!("  job {job} is {kind}")));
+                }
                 "disk_has_room" => self.disk_is_full = false,
                 "starting" if self.disk_is_full => {
                     return Err(format!("job {:?} starts on a full disk", event.job));
@@ -528,12 +556,14 @@ impl Run {
 
     /// The daemon has died, and all waiting clients learn it.
     fn gone(&mut self, how: &str) {
+        checkpoints::die();
         self.disk_is_full = false;
         daemon::set_fuse(None);
         with(|world| {
             // The compute scheduler is gone with it.
             world.watched.clear();
             world.wanted.clear();
+            world.reports.clear();
             world.trace(|| format!("  the agent is gone: {how}"));
             world.daemon_died();
         });
@@ -695,6 +725,17 @@ impl Run {
         Ok(())
     }
 
+    /// The operations that copy memory go on by some calls of the driver.
+    fn copies(&mut self, dice: &mut Rng) {
+        with(|world| world.luck = Rng::new(dice.draw()));
+        let turns = 1 + dice.below(6);
+        for _ in 0..turns {
+            if !checkpoints::turn(dice.draw()) {
+                return;
+            }
+        }
+    }
+
     fn sweeps(&mut self) {
         let sweep = self.daemon.as_mut().and_then(|daemon| daemon.sweep.take());
         if let Some(sweep) = sweep {
@@ -787,6 +828,14 @@ impl Run {
             .copied()
             .collect();
         let Some(id) = dice.one(&known) else { return };
+        self.asks_about(id, ask);
+    }
+
+    fn asks_about(
+        &mut self,
+        id: JobId,
+        ask: impl FnOnce(String, JobId, oneshot::Sender<Result<v1::Job, Error>>) -> (Message, Asked),
+    ) {
         let (reply, answer) = oneshot::channel();
         let (message, what) = ask(self.reference(id), id, reply);
         self.inbox.push(message);
@@ -852,6 +901,8 @@ impl Run {
                 self.others(mood, &mut dice, |_| true);
                 self.check_invariants()?;
                 self.mig_works(&mut dice)?;
+                self.check_invariants()?;
+                self.copies(&mut dice);
                 self.check_invariants()?;
             }
             clock::advance(Duration::from_secs(1));
@@ -923,26 +974,42 @@ impl Run {
         for uid in claims::UIDS {
             self.gives_back(uid);
         }
+        let lost = with(|world| world.not_restorable()).unwrap_or_default();
         for id in self.keys.values() {
             let reference = self.reference(*id);
             // A held job would not start; its admin releases every job.
             let released = holding(reference.clone(), false, ME, oneshot::channel().0);
             self.inbox.push(released);
+            let woken = parking(reference.clone(), true, oneshot::channel().0);
+            self.inbox.push(woken);
             let reply = oneshot::channel().0;
-            self.inbox.push(match self.manner.cancels {
-                true => Message::Cancel {
-                    reference,
-                    how: Box::default(),
-                    by: Box::new(accounts::caller(ME)),
-                    reply,
-                },
-                false => Message::Pause {
-                    reference,
-                    suspend: false,
-                    reply,
-                },
-            });
+            self.inbox
+                .push(match self.manner.cancels || lost.contains(id) {
+                    true => Message::Cancel {
+                        reference,
+                        how: Box::default(),
+                        by: Box::new(accounts::caller(ME)),
+                        reply,
+                    },
+                    false => Message::Pause {
+                        reference,
+                        suspend: false,
+                        reply,
+                    },
+                });
         }
+    }
+}
+
+fn parking(
+    reference: String,
+    wake: bool,
+    reply: oneshot::Sender<Result<v1::Job, Error>>,
+) -> Message {
+    Message::Park {
+        reference,
+        wake,
+        reply,
     }
 }
 
@@ -983,6 +1050,7 @@ const CALM: u32 = 300;
 
 impl Drop for Run {
     fn drop(&mut self) {
+        checkpoints::die();
         self.daemon = None;
         WORLD.set(None);
         clock::set(None);

@@ -118,6 +118,13 @@ whats! {
     Undrain = "undrain", 0;
     /// A probe of a GPU ends.
     Probe = "probe", 0;
+    /// A job is suspended and its memory is offloaded. In place of other steps of a run ([`offloads`]).
+    Offload = "offload", 0;
+    /// A job is parked, or woken.
+    Park = "park", 0;
+    Wake = "wake", 0;
+    /// The operations that copy memory go on.
+    Copy = "copy", 0;
 }
 
 impl fmt::Display for Step {
@@ -196,7 +203,28 @@ pub fn of(seed: u64, count: usize) -> Vec<Step> {
     slices(seed, &mut steps);
     orders(seed, &mut steps);
     services(seed, &mut steps);
+    offloads(seed, &mut steps);
     steps
+}
+
+/// Puts offloads in the place of most other steps, with what jobs need to get as far as to have memory, in a third of the
+/// runs.
+fn offloads(seed: u64, steps: &mut [Step]) {
+    let mut dice = Rng::new(seed.rotate_left(40) ^ 0x0f_f10a);
+    if !dice.once_in(3) {
+        return;
+    }
+    let whats = [
+        [What::Round, What::Supervisors, What::Programs, What::Copy],
+        [What::Round, What::Supervisors, What::Programs, What::Copy],
+        [What::Round, What::Submit, What::Programs, What::Copy],
+        [What::Offload, What::Park, What::Resume, What::Wake],
+    ];
+    for step in steps.iter_mut() {
+        if !dice.once_in(6) {
+            step.what = dice.one(whats.as_flattened()).unwrap_or(step.what);
+        }
+    }
 }
 
 /// Puts GPUs out of service in the place of other steps, in a quarter of the runs.

@@ -214,15 +214,36 @@ async fn what_cannot_be_released_stays_and_the_job_is_suspended_all_the_same() {
     assert_eq!(gone.code, ErrorCode::Conflict);
 }
 
+/// A line of the simulated driver's configuration: it fails every call of this function.
+fn failing(function: &str) -> String {
+    format!("[[fault]]\nfunction = \"{function}\"\ncall = 1\ntimes = 0\ncode = 999\n")
+}
+
 /// Has the driver fail whoever calls this.
 fn fault(home: &Home, function: &str) {
-    let config = home.path().join("sim.toml");
-    let fault = format!("[[fault]]\nfunction = \"{function}\"\ncall = 1\ntimes = 0\ncode = 999\n");
-    fs::write(config, fault).unwrap();
+    configure(home, &failing(function));
 }
 
 fn no_fault(home: &Home) {
-    fs::write(home.path().join("sim.toml"), "").unwrap();
+    configure(home, "");
+}
+
+/// The configuration of drivers that are started from now on: the checkpoint helper's, too.
+fn configure(home: &Home, text: &str) {
+    fs::write(home.path().join("sim.toml"), text).unwrap();
+    let library = home.path().to_str().unwrap();
+    let is_its = |pid: &u32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words = String::from_utf8_lossy(&words).into_owned();
+        words.contains("checkpoint\0--serve\0") && words.contains(library)
+    };
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    for pid in pids.filter(is_its).collect::<Vec<u32>>() {
+        let pid_of = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap());
+        let _ = rustix::process::kill_process(pid_of.unwrap(), rustix::process::Signal::KILL);
+        until("the helper is gone", || !is_its(&pid));
+    }
 }
 
 fn with_faults() -> Home {
@@ -305,18 +326,16 @@ fn stranger(home: &Home, bytes: u64) -> Child {
 async fn memory_that_was_never_offloaded_needs_no_room_also_without_a_figure() {
     let home = with_faults();
     let client = home.connect();
-    let config = home.path().join("sim.toml");
     let hidden = "hide_process_memory = true\n";
-    fs::write(&config, hidden).unwrap();
+    configure(&home, hidden);
     let first = kept(&home, &keeper(&home, "first", 500, 2), 2).await;
     let gpu = &client.gpus().await.unwrap()[0];
     // With what the stranger's context takes, less than the job has with its two contexts.
     let left = 5 * EACH;
     let bytes = gpu.memory_total_bytes - gpu.memory_used_bytes - left;
     let mut stranger = stranger(&home, bytes);
-    let fault =
-        "[[fault]]\nfunction = \"cuCheckpointProcessLock\"\ncall = 1\ntimes = 0\ncode = 999\n";
-    fs::write(&config, format!("{hidden}{fault}")).unwrap();
+    let fault = failing("cuCheckpointProcessLock");
+    configure(&home, &format!("{hidden}{fault}"));
     let stays = tokio::time::timeout(PATIENCE, client.release(&first.id)).await;
     let stays = stays.expect("it is asked for room").unwrap();
     assert_eq!(place(&stays), Some(MemoryPlace::Gpu), "{stays:#?}");
@@ -324,7 +343,7 @@ async fn memory_that_was_never_offloaded_needs_no_room_also_without_a_figure() {
         reason(&stays).contains("cuCheckpointProcessLock"),
         "{stays:#?}"
     );
-    fs::write(&config, hidden).unwrap();
+    configure(&home, hidden);
     client.resume(&first.id).await.unwrap();
     goes_on_to_its_end(&home, &client, &first.id, "first").await;
     fs::write(gate(&home, "stranger"), "").unwrap();
@@ -336,13 +355,8 @@ async fn a_call_that_waits_for_an_offload_is_answered_when_the_job_is_requeued()
     let home = with_faults();
     let client = home.connect();
     let first = kept(&home, &keeper(&home, "first", 500, 2), 2).await;
-    let fault = |step: &str| {
-        format!(
-            "[[fault]]\nfunction = \"cuCheckpointProcess{step}\"\ncall = 1\ntimes = 0\ncode = 999\n"
-        )
-    };
-    let faults = fault("Checkpoint") + &fault("Unlock");
-    fs::write(home.path().join("sim.toml"), faults).unwrap();
+    let fault = |step: &str| failing(&format!("cuCheckpointProcess{step}"));
+    configure(&home, &(fault("Checkpoint") + &fault("Unlock")));
     let (waits, id) = (home.connect(), first.id.clone());
     let released = tokio::spawn(async move { waits.release(&id).await });
     until_job(&client, &first.id, "it is said", |job| {
@@ -530,20 +544,53 @@ const POINTS: &[&str] = &[
     "back.kept",
 ];
 
+/// How a job gives its memory away, and gets it back.
+#[derive(Clone, Copy)]
+enum Way {
+    Suspended,
+    Parked,
+}
+
+impl Way {
+    async fn away(self, client: &Client, id: &str) -> bool {
+        match self {
+            Self::Suspended => client.release(id).await.is_ok(),
+            Self::Parked => client.park(id).await.is_ok(),
+        }
+    }
+
+    async fn back(self, client: &Client, id: &str) -> bool {
+        match self {
+            Self::Suspended => client.resume(id).await.is_ok(),
+            Self::Parked => client.wake(id).await.is_ok(),
+        }
+    }
+}
+
 /// One step of each way.
 #[tokio::test]
 async fn a_daemon_that_dies_on_the_way_out_or_back_finds_where_the_memory_is() {
-    finds_where_the_memory_is(&["aside.saved", "back.restored"]).await;
+    finds_where_the_memory_is(&["aside.saved", "back.restored"], Way::Suspended).await;
+}
+
+#[tokio::test]
+async fn a_daemon_that_dies_while_a_job_is_parked_or_woken_finds_where_the_memory_is() {
+    finds_where_the_memory_is(&["aside.stopped", "back.woken"], Way::Parked).await;
 }
 
 mod exhaustive {
     #[tokio::test]
     async fn a_daemon_that_dies_at_any_step_finds_where_the_memory_is() {
-        super::finds_where_the_memory_is(super::POINTS).await;
+        super::finds_where_the_memory_is(super::POINTS, super::Way::Suspended).await;
+    }
+
+    #[tokio::test]
+    async fn a_daemon_that_dies_at_any_step_of_a_parked_job_finds_where_the_memory_is() {
+        super::finds_where_the_memory_is(super::POINTS, super::Way::Parked).await;
     }
 }
 
-async fn finds_where_the_memory_is(points: &[&str]) {
+async fn finds_where_the_memory_is(points: &[&str], way: Way) {
     for point in points {
         let mut home = Home::empty();
         let mut first = None;
@@ -551,8 +598,8 @@ async fn finds_where_the_memory_is(points: &[&str]) {
             let client = home.connect();
             let job = kept(home, &keeper(home, "first", 750, 2), 2).await;
             // Cut short by the daemon's end.
-            let _ = client.release(&job.id).await;
-            let _ = client.resume(&job.id).await;
+            let _ = way.away(&client, &job.id).await;
+            let _ = way.back(&client, &job.id).await;
             first = Some(job);
         })
         .await;
@@ -569,10 +616,111 @@ async fn finds_where_the_memory_is(points: &[&str]) {
             None => assert!(!settled.suspended, "{point}: {settled:#?}"),
             elsewhere => panic!("{point}: {elsewhere:?}: {settled:#?}"),
         }
-        client.resume(&first.id).await.unwrap();
-        until_job(&client, &first.id, point, |job| !job.suspended).await;
+        // One that runs with its memory has nothing to wake.
+        let is_asked = way.back(&client, &first.id).await;
+        assert!(is_asked || place(&settled).is_none(), "{point}");
+        until_job(&client, &first.id, point, |job| {
+            !job.suspended && job.gpu_memory.is_none()
+        })
+        .await;
         assert_eq!(gpu(&client).await.1, 750, "{point}");
+        let pid = first.pid.unwrap();
+        until("it runs", || !is_stopped(pid));
         goes_on_to_its_end(&home, &client, &first.id, "first").await;
         assert!(home.slices().is_empty(), "{point}");
     }
+}
+
+#[tokio::test]
+async fn a_parked_job_runs_on_without_its_gpu_until_it_is_woken() {
+    let home = Home::started(&ONE);
+    let client = home.connect();
+    let first = kept(&home, &keeper(&home, "first", 750, 2), 2).await;
+    let parked = client.park(&first.id).await.unwrap();
+    assert_eq!(place(&parked), Some(MemoryPlace::Host), "{parked:#?}");
+    assert!(!parked.suspended && parked.slices.is_empty(), "{parked:#?}");
+    let wake = format!("`divvy wake {}` brings it back", first.id);
+    assert!(reason(&parked).ends_with(&wake), "{parked:#?}");
+    let pid = first.pid.unwrap();
+    until("its processes run on", || !is_stopped(pid));
+    assert_eq!(gpu(&client).await.1, 0);
+
+    // Others have its room, and it waits for its turn.
+    let second = kept(&home, &keeper(&home, "second", 500, 1), 1).await;
+    let waking = client.wake(&first.id).await.unwrap();
+    assert_eq!(
+        place(&waking),
+        Some(MemoryPlace::RestorePending),
+        "{waking:#?}"
+    );
+    fs::write(gate(&home, "second"), "").unwrap();
+    assert_eq!(ended(&client, &second.id).await.exit_code, Some(0));
+    until_job(&client, &first.id, "it is woken", |job| {
+        job.gpu_memory.is_none()
+    })
+    .await;
+    goes_on_to_its_end(&home, &client, &first.id, "first").await;
+    let told = kinds(&client, &first.id).await;
+    let of_park = ["parked", "wake_requested", "memory_restoring", "woken"];
+    let told: Vec<&str> = told.iter().map(String::as_str).collect();
+    assert!(
+        told.ends_with(&[&of_park[..], &["ended"]].concat()),
+        "{told:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_park_is_refused_before_any_lock_and_a_driver_that_fails_leaves_the_job_running() {
+    let home = with_faults();
+    let client = home.connect();
+    let first = kept(&home, &keeper(&home, "first", 500, 1), 1).await;
+    let idle = client.submit(&quarter(&["sleep", "1000"])).await.unwrap();
+    let idle = in_state(&client, &idle.id, JobState::Running).await;
+    let why = async |id: &str| {
+        let error = refused(client.park(id).await);
+        assert_eq!(error.code, ErrorCode::Conflict, "{error}");
+        error.message
+    };
+    assert!(why(&idle.id).await.contains("uses GPU memory"));
+    client.cancel(&idle.id).await.unwrap();
+    ended(&client, &idle.id).await;
+    assert!(why(&idle.id).await.contains("ended"));
+    client.suspend(&first.id).await.unwrap();
+    assert!(why(&first.id).await.contains("is suspended"));
+    client.resume(&first.id).await.unwrap();
+    assert!(
+        refused(client.wake(&first.id).await)
+            .message
+            .contains("is not parked")
+    );
+
+    for step in ["GetState", "Lock", "Checkpoint"] {
+        let function = format!("cuCheckpointProcess{step}");
+        fault(&home, &function);
+        let message = why(&first.id).await;
+        no_fault(&home);
+        assert!(message.contains(&function), "{message}");
+        let runs = client.job(&first.id).await.unwrap();
+        assert!(reason(&runs).contains("it was not parked"), "{runs:#?}");
+        let pid = first.pid.unwrap();
+        until("it runs on", || !is_stopped(pid));
+    }
+    client.park(&first.id).await.unwrap();
+    assert!(why(&first.id).await.contains("is parked"));
+    assert!(
+        refused(client.suspend(&first.id).await)
+            .message
+            .contains("is parked")
+    );
+    assert!(
+        refused(client.resume(&first.id).await)
+            .hint
+            .unwrap()
+            .contains("divvy wake")
+    );
+    // SIGTERM arrives, for nothing is stopped.
+    client.cancel(&first.id).await.unwrap();
+    let end = ended(&client, &first.id).await;
+    assert_eq!(end.end_reason, Some(EndReason::Cancelled));
+    assert!(home.slices().is_empty());
 }

@@ -83,6 +83,7 @@ fn every_route_of_the_document_is_served_and_answers_what_it_says() {
         .any(|verb| route.path.ends_with(verb));
         let refused = match route.path {
             "/v1/mig/plan" => Some((422, "no GPU here is in MIG mode")),
+            "/v1/jobs/{job}/park" | "/v1/jobs/{job}/wake" => Some((409, "has ended already")),
             _ if changes => Some((404, "there is no job nobody")),
             _ => None,
         };

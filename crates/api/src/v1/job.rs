@@ -530,7 +530,8 @@ pub struct Job {
     /// All processes of the job are stopped until a user resumes the job. Its memory stays charged.
     #[serde(default)]
     pub suspended: bool,
-    /// Place of the GPU memory of a job that was suspended with `release_memory`. Absent for other jobs.
+    /// Place of the GPU memory of a job that was parked, or suspended with `release_memory`. Absent for other jobs. A
+    /// parked job is not `suspended`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_memory: Option<JobMemory>,
     /// Rule for idle GPUs. Absent: no rule.
@@ -599,7 +600,7 @@ pub struct Asker {
     pub name: String,
 }
 
-/// Place of the GPU memory of a suspended job.
+/// Place of the GPU memory of a suspended or parked job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
 pub struct JobMemory {
@@ -617,7 +618,7 @@ pub enum MemoryPlace {
     Offloading,
     /// In host memory; the job holds no GPU.
     Host,
-    /// In host memory; the job is being resumed, and room on its GPUs is reserved.
+    /// In host memory; the job is being resumed or woken, and room on its GPUs is reserved.
     RestorePending,
     /// The driver is copying it back to the GPU.
     Restoring,

@@ -33,6 +33,24 @@ pub struct Selftest {
     pub checks: Vec<SelftestCheck>,
 }
 
+/// Result of `divvy selftest --park` on one GPU: memory with a pattern was parked and woken, and was what it had been.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]
+pub struct ParkTest {
+    pub gpu_uuid: String,
+    pub gpu_index: u32,
+    pub model: String,
+    pub driver_version: String,
+    /// As in [`Selftest`].
+    pub simulated: Option<String>,
+    pub at: Timestamp,
+    /// Bytes of the pattern.
+    pub memory_bytes: u64,
+    /// Seconds of the copy to host memory, and of the copy back.
+    pub park_s: f64,
+    pub wake_s: f64,
+}
+
 /// One check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(schemars::JsonSchema))]

@@ -225,6 +225,14 @@ With --release-memory the driver copies the job's GPU memory to host memory (fro
   divvy suspend --release-memory train
   divvy resume train";
 
+pub(super) const PARK: &str = "\
+The driver copies the memory to host memory, and the job holds no GPU until `divvy wake` (not verified on hardware). Its next \
+call that needs the GPU waits until then. Divvy refuses jobs that the driver cannot save: those with managed memory or memory \
+shared between processes, in MIG instances or in containers.
+
+  divvy park notebook
+  divvy wake notebook";
+
 pub(super) const DAEMON: &str = "\
 Queues are served in the order of --queue, then `default`. All other options are keys of the file, which \
 `divvy config init` lists and --set sets.

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use divvy_api::daemon::Configured;
 use divvy_api::home::Home;
 use divvy_api::standalone::{ProgramResult, SliceAccess, StandaloneOptions};
-use divvy_api::v1::{Error, Finding, Gpu, JournalFile};
+use divvy_api::v1::{Error, Finding, Gpu, JournalFile, ParkTest};
 
 use super::Outcome;
 use crate::args;
@@ -32,11 +32,12 @@ pub struct Backend {
     pub slice_access: fn(&Home, &str, bool) -> Result<SliceAccess, Error>,
     /// Measures the memory of a CUDA context on the GPU with this UUID and prints it; the daemon starts it.
     pub probe_context: fn(&str, Option<&Path>) -> ExitCode,
-    /// Calls one checkpoint function of the driver for the process with this pid and start time, and prints the answer;
-    /// the daemon starts it.
-    pub checkpoint: fn(&str, (u32, u64), u64, Option<&Path>) -> ExitCode,
+    /// Calls checkpoint functions of the driver for other processes, as standard input asks; the daemon starts it.
+    pub checkpoint: fn(Option<&Path>) -> ExitCode,
     /// Tries to exceed a limit in bytes, in the ways that the words name, and prints the results; `selftest` starts it.
     pub probe_limits: fn(u64, &[String]) -> ExitCode,
+    /// Stores that these tests have passed, for the system's daemon or the user's own.
+    pub record_park: fn(bool, &[ParkTest]) -> Result<(), Error>,
     /// Writes a copy of the journal, of the system's daemon or of the user's own.
     pub copy_journal: fn(bool) -> Result<JournalFile, Error>,
     /// Replaces that journal by a copy.

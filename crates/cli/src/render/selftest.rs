@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use divvy_api::v1::{LimiterForm, Selftest, SelftestCheck, SelftestResult};
+use divvy_api::v1::{LimiterForm, ParkTest, Selftest, SelftestCheck, SelftestResult};
 
 use super::View;
 use crate::table::{self, Column};
@@ -12,6 +12,27 @@ use crate::text;
 pub fn selftests(tests: &[Selftest], view: View) -> String {
     let each: Vec<String> = tests.iter().map(|test| selftest(test, view)).collect();
     each.join("\n")
+}
+
+/// A line for each GPU.
+pub fn park_tests(tests: &[ParkTest], _: View) -> String {
+    let line = |test: &ParkTest| {
+        let simulated = if test.simulated.is_some() {
+            ", simulated"
+        } else {
+            ""
+        };
+        format!(
+            "GPU {} {}{simulated} · driver {}: {} parked in {:.2} s, woken in {:.2} s, and unchanged\n",
+            test.gpu_index,
+            text::clean(&test.model),
+            text::clean(&test.driver_version),
+            text::memory(test.memory_bytes),
+            test.park_s,
+            test.wake_s,
+        )
+    };
+    tests.iter().map(line).collect()
 }
 
 fn selftest(test: &Selftest, view: View) -> String {

@@ -7,8 +7,9 @@ use std::io;
 use std::process::{Command, ExitCode, Output, Stdio};
 
 use divvy_api::client::Client;
-use divvy_api::v1::{Error, ErrorCode, Selftest};
+use divvy_api::v1::{Error, ErrorCode, ParkTest, Selftest};
 use divvy_core::Amount;
+use serde::de::DeserializeOwned;
 
 use crate::args;
 use crate::call::{Outcome, block_on, client};
@@ -33,6 +34,9 @@ pub fn selftest(args: &args::Selftest, backend: Backend) -> Outcome {
         limit,
         daemon,
     };
+    if args.park {
+        return park(&asked, backend, &gpus(args, backend, &client, daemon)?);
+    }
     let mut tests = Vec::new();
     for gpu in gpus(args, backend, &client, daemon)? {
         output::progress(&match gpu {
@@ -95,7 +99,34 @@ fn gpus(
     Ok(all.into_iter().map(Some).collect())
 }
 
+/// Parks and wakes a process on each GPU, and records that the driver has passed. A simulated driver needs no record.
+fn park(asked: &Asked<'_>, backend: Backend, gpus: &[Option<u32>]) -> Outcome {
+    let mut tests: Vec<ParkTest> = Vec::new();
+    for gpu in gpus {
+        output::progress("testing how the driver parks a process");
+        tests.push(attempt(asked, *gpu)?);
+    }
+    if tests.iter().all(|test| test.simulated.is_none()) {
+        (backend.record_park)(asked.args.system, &tests)?;
+    }
+    print(render::list(
+        &tests,
+        asked.args.read.output,
+        view(),
+        render::park_tests,
+    )?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
 fn test(asked: &Asked<'_>, gpu: Option<u32>) -> Result<Selftest> {
+    Ok(Selftest {
+        daemon: asked.daemon,
+        ..attempt(asked, gpu)?
+    })
+}
+
+/// Runs the prober, and reads what it prints.
+fn attempt<T: DeserializeOwned>(asked: &Asked<'_>, gpu: Option<u32>) -> Result<T> {
     let broken = |error: &dyn std::fmt::Display| {
         Error::new(
             ErrorCode::Internal,
@@ -105,13 +136,7 @@ fn test(asked: &Asked<'_>, gpu: Option<u32>) -> Result<Selftest> {
     let command = asked.command(gpu);
     let output = command.and_then(|mut command| command.output());
     let output = output.map_err(|error| broken(&error))?;
-    match serde_json::from_slice::<Selftest>(&output.stdout) {
-        Ok(test) => Ok(Selftest {
-            daemon: asked.daemon,
-            ..test
-        }),
-        Err(_) => Err(refusal(&output)),
-    }
+    serde_json::from_slice(&output.stdout).map_err(|_| refusal(&output))
 }
 
 impl Asked<'_> {
@@ -136,6 +161,7 @@ impl Asked<'_> {
             "--limit".into(),
             self.limit.to_string().into(),
         ]);
+        words.extend(self.args.park.then(|| "park".into()));
         let mut command = Command::new(this);
         command
             .args(words)

@@ -9,7 +9,7 @@ use divvy_api::v1::{EndReason, Error, ErrorCode, Job, JobState};
 
 use super::reconnect::Reconnect;
 use super::{select, stop_reasons};
-use crate::args::{Cancel, Suspend, Wait};
+use crate::args::{Cancel, Parked, Suspend, Wait};
 use crate::call::{Outcome, client, reference};
 use crate::error_output::{self, Result, usage};
 use crate::output::{self, print, view};
@@ -180,6 +180,21 @@ pub async fn suspend(args: Suspend) -> Outcome {
 
 pub async fn resume(args: Cancel) -> Outcome {
     act_on_named_or_matching(args, &select::RESUME).await
+}
+
+/// Parks jobs, or wakes them.
+pub async fn park(args: Parked, parks: bool) -> Outcome {
+    let client = client()?;
+    let named = Cancel {
+        jobs: args.jobs,
+        output: args.output,
+        ..Cancel::default()
+    };
+    act_on_each(named, async |name| match parks {
+        true => Ok(client.park(name).await?),
+        false => Ok(client.wake(name).await?),
+    })
+    .await
 }
 
 pub async fn hold(args: Cancel) -> Outcome {

@@ -114,7 +114,7 @@ const FACTS: &[Fact] = &[
     },
     Fact {
         name: "call_turns",
-        decides: "what the limiter adds to these calls, by turns in one process",
+        decides: "the cost that the limiter adds to these calls, by turns in one process",
         measure: costs::turns,
     },
     Fact {

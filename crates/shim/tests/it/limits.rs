@@ -302,6 +302,44 @@ fn memory_that_a_pool_keeps_is_charged_and_given_up_when_it_is_needed() {
 }
 
 #[test]
+fn memory_of_a_pool_is_given_back_at_the_next_synchronising_call() {
+    let rig = Rig::new(1, ROOM);
+    let mut probe = rig.ready(Way::Handle);
+    for _ in 0..2 {
+        assert_eq!(probe.ask(&format!("take async {}", 64 * MIB)), [0, 0]);
+        assert_eq!(rig.charged(), CONTEXT + 64 * MIB);
+        assert_eq!(probe.ask("give"), [0]);
+        assert_eq!(probe.ask("sync"), [0]);
+        assert_eq!((rig.truth(), rig.charged()), (CONTEXT, CONTEXT));
+    }
+    probe.ends_silently();
+}
+
+#[test]
+fn a_stream_ordered_allocation_makes_one_more_call_of_the_driver_and_its_free_none() {
+    const PAIRS: usize = 10;
+    let rig = Rig::new(1, ROOM);
+    let mut command = rig.limited(&Probe::handle_program());
+    let mut probe = Probe::start(command.env("DIVVY_SIM_LOG", rig.path("log")));
+    assert_eq!(probe.ask("init"), [0]);
+    assert_eq!(probe.ask("context 0"), [0]);
+    let mut pair = || {
+        assert_eq!(probe.ask(&format!("take async {MIB}")), [0, 0]);
+        assert_eq!(probe.ask("give"), [0]);
+    };
+    // The first one finds the pool.
+    pair();
+    let before = rig.driver_calls().lines().count();
+    (0..PAIRS).for_each(|_| pair());
+    let calls = rig.driver_calls();
+    let calls: Vec<&str> = calls.lines().skip(before).collect();
+    let count = |name| calls.iter().filter(|line| line.contains(name)).count();
+    let counts = ["cuMemAllocAsync", "cuMemPoolGetAttribute", "cuMemFreeAsync"].map(count);
+    assert_eq!((counts, calls.len()), ([PAIRS; 3], 3 * PAIRS), "{calls:?}");
+    probe.ends_silently();
+}
+
+#[test]
 fn a_pool_of_the_programs_own_is_charged_until_its_last_allocation_is_freed() {
     let rig = Rig::new(1, ROOM);
     let mut probe = rig.ready(Way::Handle);

@@ -4,6 +4,37 @@ use divvy_api::v1::JobState;
 use divvy_e2e::{Home, MIB, until};
 
 #[test]
+fn a_parked_job_says_where_its_memory_is_and_what_brings_it_back() {
+    let home = Home::new("a100-40gb:1");
+    let _daemon = home.daemon(&[]);
+    let tested = home.divvy(&["selftest", "--park"]);
+    assert!(tested.stdout.contains("and unchanged"), "{tested:?}");
+    let first = home.submit_holder(&["-g", "0.75"], 320 * MIB, "first");
+    home.running(&first);
+    let _ = home.first_words(&first);
+    let parked = home.divvy(&["park", &first]);
+    assert_eq!(parked.code, 0, "{parked:?}");
+    let wake = format!("`divvy wake {first}` brings it back");
+    assert!(parked.stderr.contains(&wake), "{parked:?}");
+    let described = home.divvy(&["describe", &first]).stdout;
+    assert!(
+        described.contains("gpu memory:  in host memory"),
+        "{described}"
+    );
+    let inside = home.divvy(&["exec", &first, "--", "echo", "still here"]);
+    assert!(inside.stdout.contains("still here"), "{inside:?}");
+    let again = home.divvy(&["park", &first]);
+    assert_eq!(again.code, 8, "{again:?}");
+    assert!(again.stderr.contains("is parked"), "{again:?}");
+    assert_eq!(home.divvy(&["wake", &first]).code, 0);
+    until("it is woken", || {
+        home.job(&first).gpu_memory.is_none().then_some(())
+    });
+    home.open("first");
+    assert_eq!(home.ended(&first).exit_code, Some(0));
+}
+
+#[test]
 fn a_job_that_is_suspended_without_its_gpu_makes_room_and_says_where_its_memory_is() {
     let home = Home::new("a100-40gb:1");
     let _daemon = home.daemon(&[]);

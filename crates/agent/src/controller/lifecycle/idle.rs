@@ -32,6 +32,7 @@ impl ActiveJob {
     fn is_observable(&self) -> bool {
         matches!(self.job.state, JobState::Running { .. })
             && !self.job.run_state.suspended
+            && !self.job.run_state.aside.is_parked()
             && self.slice().is_some()
     }
 

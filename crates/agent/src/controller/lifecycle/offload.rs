@@ -1,4 +1,4 @@
-//! Offloading: the GPU memory of suspended jobs moves to host memory. Other jobs may use the GPUs meanwhile. A resumed
+//! Offloading: the GPU memory of suspended and parked jobs moves to host memory. Other jobs may use the GPUs meanwhile. A resumed
 //! job gets its GPUs back before any new job is placed.
 //!
 //! ```text
@@ -21,13 +21,13 @@ use divvy_ledger::Snapshot;
 use rustix::process::Signal;
 
 use crate::checkpoint::{
-    CheckpointOp, CheckpointOutcome, CheckpointReport, CheckpointUpdate, Direction,
+    CheckpointOp, CheckpointOutcome, CheckpointReport, CheckpointUpdate, Direction, ParkedOp,
 };
 use crate::controller::actuators::Actuators;
 use crate::controller::effects::Effects;
 use crate::controller::halt::Halt;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{pause, planner_input};
+use crate::controller::lifecycle::{park, pause, planner_input};
 use crate::controller::observe::usage;
 use crate::controller::query::view::BlockReason;
 use crate::controller::request::{Milestone, Reply};
@@ -39,6 +39,7 @@ use crate::gpu::slice::HeldSlice;
 use crate::host::clock::{Instant, now};
 use crate::host::process::Process;
 use crate::journal::StoreError;
+use crate::model::gpu_memory::OffloadKind;
 use crate::model::job::{Allocation, Job};
 
 impl ActiveJob {
@@ -79,7 +80,8 @@ impl Job {
     /// Where its memory is, if the job is suspended and its memory was to be offloaded.
     pub(in crate::controller) fn memory(&self) -> Option<JobMemory> {
         let aside = &self.run_state.aside;
-        let is_over = !self.run_state.suspended || !matches!(self.state, JobState::Running { .. });
+        let is_told = self.run_state.suspended || aside.kind == OffloadKind::Parked;
+        let is_over = !is_told || !matches!(self.state, JobState::Running { .. });
         let since = aside.since.filter(|_| !is_over)?;
         let place = match aside.memory {
             MemoryResidency::Kept => MemoryPlace::Gpu,
@@ -100,7 +102,7 @@ pub(in crate::controller) fn offload(
     reference: &str,
     reply: Reply<v1::Job>,
 ) -> Result<(), StoreError> {
-    let id = match pause::pausable(jobs, io, reference) {
+    let id = match pause::pausable(jobs, io, reference, "suspended or resumed") {
         Ok(id) => id,
         Err(Halt::Refused(error)) => {
             fx.counters.failed_suspends += u64::from(error.code == ErrorCode::Conflict);
@@ -120,6 +122,7 @@ pub(in crate::controller) fn offload(
     fx.replies.milestones.push(id);
     let was_suspended = active.job.run_state.suspended;
     active.job.run_state.aside.because = None;
+    active.job.run_state.aside.kind = OffloadKind::Suspended;
     match never {
         Some(why) => {
             if !was_suspended {
@@ -138,7 +141,7 @@ pub(in crate::controller) fn offload(
 }
 
 /// Why no attempt to offload a job's memory is possible.
-fn offload_obstacle(jobs: &Jobs, id: JobId) -> Option<String> {
+pub(super) fn offload_obstacle(jobs: &Jobs, id: JobId) -> Option<String> {
     let active = jobs.active.get(&id)?;
     if is_divided(active.job.state.grants()) {
         return Some("the driver cannot offload the memory of MIG instances".to_owned());
@@ -165,7 +168,11 @@ fn keep_on_gpu(
     aside.since.get_or_insert_with(now);
     let job = active.job.clone();
     io.store.save(&job)?;
-    fx.record_event(io, Some(id), "memory_release_failed", &why)
+    let event = match job.run_state.aside.kind {
+        OffloadKind::Suspended => "memory_release_failed",
+        OffloadKind::Parked => "park_failed",
+    };
+    fx.record_event(io, Some(id), event, &why)
 }
 
 /// Journals a request about a job's memory or the result of an operation, and what the job holds from now on.
@@ -371,6 +378,10 @@ fn run_memory_op(jobs: &mut Jobs, io: &Io, actuators: &Actuators, id: JobId) {
     };
     let cancelled = Arc::new(AtomicBool::new(false));
     active.memory_op.cancelled = Some(Arc::clone(&cancelled));
+    let parked = aside.is_parked().then(|| ParkedOp {
+        bytes: aside.bytes,
+        group: dir.spec().ok().flatten().and_then(|spec| spec.held.group),
+    });
     let grants = active.job.state.grants().iter();
     actuators.checkpoint_ops.start(CheckpointOp {
         job: id,
@@ -380,6 +391,7 @@ fn run_memory_op(jobs: &mut Jobs, io: &Io, actuators: &Actuators, id: JobId) {
         slice,
         gpus: grants.map(|grant| grant.gpu.clone()).collect(),
         parts: aside.parts.clone(),
+        parked,
         is_withdrawn: cancelled,
     });
 }
@@ -450,14 +462,25 @@ fn finish_memory_op(
     let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    let before = active.job.run_state.aside.memory;
+    let aside = &active.job.run_state.aside;
+    let (before, is_parked) = (aside.memory, aside.is_parked());
+    let took = aside.since.map(|since| now().duration_since(since));
+    let took = took.map_or(0.0, |took| took.as_secs_f64());
     match (outcome, before) {
         (CheckpointOutcome::Saved, MemoryResidency::Leaving) => {
             let memory: Bytes = memory_by_allocation(active).into_iter().sum();
             let labels = active.job.grant_labels();
             move_memory(jobs, fx, io, id, MemoryEvent::Offloaded)?;
             let words = format!("{} of {labels} is in host memory", memory.human());
-            fx.record_event(io, Some(id), "memory_released", &words)
+            match is_parked {
+                true => fx.record_event(
+                    io,
+                    Some(id),
+                    "parked",
+                    &format!("{words} after {took:.1} s"),
+                ),
+                false => fx.record_event(io, Some(id), "memory_released", &words),
+            }
         }
         (CheckpointOutcome::Refused(why), MemoryResidency::Leaving) => {
             active.job.run_state.aside.parts.clear();
@@ -468,6 +491,10 @@ fn finish_memory_op(
         (CheckpointOutcome::Failed(why), MemoryResidency::Leaving) => {
             move_memory(jobs, fx, io, id, MemoryEvent::Failed)?;
             keep_on_gpu(jobs, fx, io, id, why)
+        }
+        (CheckpointOutcome::Restored, MemoryResidency::Returning { .. }) if is_parked => {
+            move_memory(jobs, fx, io, id, MemoryEvent::Restored)?;
+            park::woken(jobs, fx, io, id, took)
         }
         (CheckpointOutcome::Restored, MemoryResidency::Returning { goes_on }) => {
             let was_released = active.job.run_state.aside.because.is_none();
@@ -515,11 +542,24 @@ pub(in crate::controller) fn offload_block_reason(jobs: &Jobs, job: &Job) -> Opt
     let words = match memory.place {
         MemoryPlace::Gpu => {
             let why = aside.because.as_ref()?;
-            format!("its GPU memory was not released: {why}")
+            match aside.kind {
+                OffloadKind::Suspended => format!("its GPU memory was not released: {why}"),
+                OffloadKind::Parked => format!("it was not parked: {why}"),
+            }
         }
         MemoryPlace::Offloading => "offloading its GPU memory".to_owned(),
         // Since when, `describe` says in the reader's time zone.
+        MemoryPlace::Host if aside.is_parked() => {
+            let id = job.reference();
+            format!("parked: {its} is in host memory; `divvy wake {id}` brings it back")
+        }
         MemoryPlace::Host => format!("holds no GPU: {its} is in host memory"),
+        MemoryPlace::RestorePending if aside.is_parked() => match &op.blocked_by {
+            Some(blocked_by) => {
+                format!("waking, waits for {blocked_by}; {its} is in host memory")
+            }
+            None => format!("waking; {its} is in host memory"),
+        },
         MemoryPlace::RestorePending => match &op.blocked_by {
             Some(blocked_by) => {
                 format!("resuming, waits for {blocked_by}; {its} is in host memory")
@@ -545,7 +585,7 @@ pub(in crate::controller) fn is_memory_settled(active: &ActiveJob) -> bool {
 }
 
 /// A job's memory by its ledger, by position in its allocations.
-fn memory_by_allocation(active: &ActiveJob) -> Vec<Bytes> {
+pub(super) fn memory_by_allocation(active: &ActiveJob) -> Vec<Bytes> {
     let ledger = active.slice().and_then(|slice| slice.read().ok());
     ledger.map_or_else(Vec::new, |ledger| {
         capped_usage(&ledger, &active.job.allocations)

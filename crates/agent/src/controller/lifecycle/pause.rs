@@ -33,7 +33,8 @@ pub(in crate::controller) fn pause_job(
     id: JobId,
     suspend: bool,
 ) -> Result<JobId, Halt> {
-    check_pausable(jobs, id)?;
+    check_pausable(jobs, id, "suspended or resumed")?;
+    refuse_for_park(jobs, id)?;
     let suspended = jobs
         .active
         .get(&id)
@@ -47,20 +48,33 @@ pub(in crate::controller) fn pause_job(
     Ok(id)
 }
 
-/// Finds a job that can be suspended or resumed.
+/// Finds a job that can be suspended, resumed or parked, and is not parked; `what`: which of these, in words.
 pub(in crate::controller) fn pausable(
     jobs: &Jobs,
     io: &Io,
     reference: &str,
+    what: &str,
 ) -> Result<JobId, Halt> {
     let id = reference::find(jobs, io, reference)?;
-    check_pausable(jobs, id)?;
+    check_pausable(jobs, id, what)?;
+    refuse_for_park(jobs, id)?;
     Ok(id)
 }
 
-fn check_pausable(jobs: &Jobs, id: JobId) -> Result<(), Error> {
+/// A parked job holds no GPU: it has to be woken first.
+fn refuse_for_park(jobs: &Jobs, id: JobId) -> Result<(), Error> {
+    let active = jobs.active.get(&id);
+    let Some(active) = active.filter(|active| active.job.run_state.aside.is_parked()) else {
+        return Ok(());
+    };
+    let reference = active.job.reference();
+    let why = format!("job {reference} is parked");
+    Err(Error::new(ErrorCode::Conflict, why).hint(format!("wake it: divvy wake {reference}")))
+}
+
+fn check_pausable(jobs: &Jobs, id: JobId, what: &str) -> Result<(), Error> {
     let conflict = |why: String, hint: String| Err(Error::new(ErrorCode::Conflict, why).hint(hint));
-    jobs.refuse_for_claim(id, "suspended or resumed")?;
+    jobs.refuse_for_claim(id, what)?;
     let job = jobs.active.get(&id).map(|active| &active.job);
     let Some(job) = job.filter(|job| job.state.outcome().is_none()) else {
         return Err(has_ended(id));
@@ -68,13 +82,13 @@ fn check_pausable(jobs: &Jobs, id: JobId) -> Result<(), Error> {
     if !matches!(job.state, JobState::Running { .. }) {
         let state = job.state.state();
         return conflict(
-            format!("job {id} is {state}, but only running jobs can be suspended or resumed"),
+            format!("job {id} is {state}, but only running jobs can be {what}"),
             format!("`divvy describe {id}` shows its state"),
         );
     }
     if job.spec.container.is_some() {
         return conflict(
-            format!("job {id} runs in a container, which Divvy cannot suspend"),
+            format!("job {id} runs in a container, and cannot be {what} by Divvy"),
             "pause the container with its engine: docker pause".to_owned(),
         );
     }

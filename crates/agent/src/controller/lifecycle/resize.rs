@@ -98,7 +98,10 @@ fn resize_job(
     state.jobs.refuse_for_claim(id, "resized")?;
     let active = state.jobs.active.get(&id);
     if active.is_some_and(|active| active.job.run_state.aside.memory != MemoryResidency::Kept) {
-        return conflict("is suspended without its GPUs; resume it before resizing it");
+        return match active.is_some_and(|active| active.job.run_state.aside.is_parked()) {
+            true => conflict("is parked; wake it before resizing it"),
+            false => conflict("is suspended without its GPUs; resume it before resizing it"),
+        };
     }
     let unconfirmed = active.is_some_and(|active| active.job.awaits_confirmation());
     match (active.map(|active| &active.job.state), amount) {

@@ -1,0 +1,223 @@
+//! Parking: the GPU memory of a running job moves to host memory, and the job's processes run on. A call of the driver
+//! waits in the driver's lock until `divvy wake` has brought the memory back. The copies are those of suspended jobs
+//! ([`super::offload`]).
+//!
+//! What the driver cannot save is refused before any process is locked.
+
+use divvy_api::v1::{self, Error, ErrorCode};
+use divvy_core::resize::memory::{MemoryEvent, MemoryResidency};
+use divvy_core::{Bytes, JobId};
+use divvy_ledger::{ProcessIdentity, Snapshot};
+use rustix::process::Signal;
+
+use crate::checkpoint::host_memory;
+use crate::controller::effects::Effects;
+use crate::controller::halt::Halt;
+use crate::controller::io::Io;
+use crate::controller::lifecycle::{offload, pause};
+use crate::controller::reference;
+use crate::controller::request::{Milestone, Reply};
+use crate::controller::runtime::{ActiveJob, Waiter};
+use crate::controller::state::{Jobs, State};
+use crate::host::clock::Instant;
+use crate::journal::StoreError;
+use crate::model::gpu_memory::{GpuMemoryState, OffloadKind};
+use crate::model::park_record::ParkRecord;
+
+/// Parks a job, or refuses to, before anything is done to it.
+pub(in crate::controller) fn park(
+    state: &mut State,
+    fx: &mut Effects,
+    io: &Io,
+    reference: &str,
+    reply: Reply<v1::Job>,
+) -> Result<(), StoreError> {
+    let (id, bytes) = match admit(state, io, reference) {
+        Ok(admitted) => admitted,
+        Err(Halt::Refused(error)) => {
+            fx.replies.job(reply, Err(error));
+            return Ok(());
+        }
+        Err(Halt::Journal(error)) => return Err(error),
+    };
+    let jobs = &mut state.jobs;
+    let Some(active) = jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    active.waiters.push(Waiter {
+        milestone: Milestone::Parked,
+        reply,
+    });
+    let aside = &mut active.job.run_state.aside;
+    (aside.kind, aside.bytes, aside.because) = (OffloadKind::Parked, bytes, None);
+    offload::move_memory(jobs, fx, io, id, MemoryEvent::Release)
+}
+
+/// A job that can be parked, and the bytes that it is to have in host memory.
+fn admit(state: &State, io: &Io, reference: &str) -> Result<(JobId, Bytes), Halt> {
+    let jobs = &state.jobs;
+    let id = pause::pausable(jobs, io, reference, "parked")?;
+    let conflict = |why: String| Error::new(ErrorCode::Conflict, why);
+    let Some(active) = jobs.active.get(&id) else {
+        return Err(reference::has_ended(id).into());
+    };
+    let reference = active.job.reference();
+    if active.job.run_state.suspended {
+        let error = conflict(format!("job {reference} is suspended"));
+        let hint = format!("`divvy suspend --release-memory {reference}` offloads its GPU memory");
+        return Err(error.hint(hint).into());
+    }
+    let cannot = |why: &str| conflict(format!("job {reference} cannot be parked: {why}"));
+    let describe = format!("divvy describe {reference}");
+    if let Some(why) = offload::offload_obstacle(jobs, id) {
+        return Err(cannot(&why).hint(describe).into());
+    }
+    if let Some(why) = driver_obstacle(state, io, active) {
+        return Err(cannot(&why).hint("divvy selftest --park").into());
+    }
+    let ledger = active.slice().and_then(|slice| slice.read().ok());
+    let obstacle = ledger.map_or(Some("its slice cannot be read"), |ledger| {
+        ledger_obstacle(&ledger, active.job.allocations.len())
+    });
+    if let Some(why) = obstacle {
+        return Err(cannot(why).hint(describe).into());
+    }
+    let bytes = offload::memory_by_allocation(active).into_iter().sum();
+    check_budget(jobs, bytes)
+        .map_err(|why| cannot(&why).hint("wake another job first, or end it"))?;
+    Ok((id, bytes))
+}
+
+/// What the ledger shows that the driver cannot save.
+fn ledger_obstacle(ledger: &Snapshot, gpus: usize) -> Option<&'static str> {
+    let usages: Vec<_> = (0..gpus).map(|gpu| ledger.usage(gpu)).collect();
+    let here = ProcessIdentity::current().pid_namespace;
+    let is_elsewhere = |slot: &divvy_ledger::ProcessUsage| slot.owner.pid_namespace != here;
+    if usages.iter().all(|usage| usage.used() == 0) {
+        Some("no process of the job uses GPU memory")
+    } else if usages.iter().any(|usage| usage.managed > 0) {
+        Some("it has managed memory, which the driver cannot save")
+    } else if usages.iter().any(|usage| usage.shared > 0) {
+        Some("it shares GPU memory between processes, which the driver cannot save")
+    } else if ledger.processes().iter().any(is_elsewhere) {
+        Some("a process of the job is in another PID namespace")
+    } else {
+        None
+    }
+}
+
+/// Why the driver is not trusted with the memory of a job that runs on. The simulated driver is Divvy's own.
+fn driver_obstacle(state: &State, io: &Io, active: &ActiveJob) -> Option<String> {
+    if io.config.node.simulated.is_some() {
+        return None;
+    }
+    let record = ParkRecord::read(&io.config.home);
+    let devices = state.gpus.devices.iter();
+    let its = devices.filter(|device| {
+        let mut grants = active.job.state.grants().iter();
+        grants.any(|grant| grant.gpu == device.gpu.uuid)
+    });
+    let mut models = its.map(|device| device.gpu.model.as_str());
+    let version = &io.config.node.driver_version;
+    models.find_map(|model| ParkRecord::obstacle(record.as_ref(), version, model))
+}
+
+/// All parked jobs together keep to the budget of host memory.
+fn check_budget(jobs: &Jobs, more: Bytes) -> Result<(), String> {
+    let Some(budget) = host_memory::park_budget() else {
+        return Err("the machine does not say how much memory it has".to_owned());
+    };
+    let all = jobs
+        .active
+        .values()
+        .map(|active| &active.job.run_state.aside);
+    let parked: Bytes = all.filter(|one| one.is_parked()).map(|one| one.bytes).sum();
+    if parked.saturating_add(more) <= budget {
+        return Ok(());
+    }
+    let [more, parked, budget] = [more, parked, budget].map(|bytes| bytes.human());
+    Err(format!(
+        "it has {more}, and parked jobs have {parked} of at most {budget} of host memory"
+    ))
+}
+
+/// What a request to park is answered: an error where the memory stays.
+pub(in crate::controller) fn result(active: &ActiveJob) -> Result<JobId, Error> {
+    let job = &active.job;
+    let why = match (&job.run_state.aside.because, job.run_state.aside.memory) {
+        (Some(why), _) => why.as_str(),
+        (None, MemoryResidency::Offloaded | MemoryResidency::Due) => return Ok(job.id),
+        (None, _) => "it was woken, or ended, meanwhile",
+    };
+    let why = format!("job {} was not parked: {why}", job.reference());
+    let hint = format!("divvy describe {}", job.reference());
+    Err(Error::new(ErrorCode::Conflict, why).hint(hint))
+}
+
+/// Wakes a parked job once its GPUs have room. A job that is being woken already stays as it is.
+pub(in crate::controller) fn wake(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    reference: &str,
+) -> Result<JobId, Halt> {
+    let id = reference::find(jobs, io, reference)?;
+    let active = jobs.active.get(&id);
+    let Some(active) = active.filter(|active| active.job.state.outcome().is_none()) else {
+        return Err(reference::has_ended(id).into());
+    };
+    let aside = &active.job.run_state.aside;
+    if !aside.is_parked() {
+        let reference = active.job.reference();
+        let error = Error::new(
+            ErrorCode::Conflict,
+            format!("job {reference} is not parked"),
+        );
+        return Err(error.hint(format!("divvy describe {reference}")).into());
+    }
+    let before = aside.memory;
+    offload::move_memory(jobs, fx, io, id, MemoryEvent::Resume)?;
+    if matches!(
+        before,
+        MemoryResidency::Offloaded | MemoryResidency::Leaving
+    ) {
+        fx.record_event(io, Some(id), "wake_requested", "by command")?;
+    }
+    Ok(id)
+}
+
+/// A parked job has its memory again, or it was never taken, and `because` says why.
+pub(super) fn woken(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    took_s: f64,
+) -> Result<(), StoreError> {
+    let Some(active) = jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    let before = std::mem::take(&mut active.job.run_state.aside);
+    let has_failed = before.because.is_some();
+    if has_failed {
+        active.job.run_state.aside = GpuMemoryState {
+            kind: OffloadKind::Parked,
+            since: before.since,
+            because: before.because,
+            ..GpuMemoryState::default()
+        };
+    }
+    active.activity.mark_active(Instant::now());
+    let job = active.job.clone();
+    fx.jobs.changed.insert(id);
+    io.store.save(&job)?;
+    // The operation has done so, unless the daemon that began it is dead.
+    pause::signal_all(jobs, io, id, Signal::CONT);
+    match has_failed {
+        true => Ok(()),
+        false => {
+            let words = format!("its memory is on its GPUs again after {took_s:.1} s of copying");
+            fx.record_event(io, Some(id), "woken", &words)
+        }
+    }
+}
