@@ -55,7 +55,7 @@ pub fn pause() -> bool {
         let Some(seat) = seat else { return false };
         if let Some(world) = WORLD.take() {
             clock::stop();
-            // Whoever gave the machine waits for it.
+            // The thread that gave the machine waits for it.
             let _ = seat.back.send((world, false));
         }
         match seat.turns.recv() {
