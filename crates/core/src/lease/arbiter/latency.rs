@@ -92,7 +92,7 @@ impl Arbiter {
                 closing: Some(self.now),
             }),
             None if is_empty => Some(Phase::Closed),
-            // Those that it paused are gone, or want nothing: the GPU is its own.
+            // The tenants that it paused are gone, or want nothing: the GPU is its own.
             None if is_alone && standing.paused.is_none() => Some(Phase::Holding {
                 since: self.now,
                 until: None,
