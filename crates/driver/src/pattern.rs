@@ -27,7 +27,8 @@ const PIECE: usize = 1 << 20;
 pub struct Pattern {
     functions: Functions,
     address: CUdeviceptr,
-    pieces: u64,
+    pieces: usize,
+    words: Vec<u8>,
 }
 
 impl Pattern {
@@ -54,19 +55,19 @@ impl Pattern {
         let set = |set: pfn::cuCtxSetCurrent| unsafe { set(context) };
         checked(&functions.cuCtxSetCurrent, set, text)?;
         let mut address: CUdeviceptr = 0;
-        let bytes = usize::try_from(mib)
-            .unwrap_or(usize::MAX)
-            .saturating_mul(PIECE);
+        let pieces = usize::try_from(mib).unwrap_or(usize::MAX);
+        let bytes = pieces.saturating_mul(PIECE);
         // SAFETY: writes one address.
         let alloc = |alloc: pfn::cuMemAlloc_v2| unsafe { alloc(&raw mut address, bytes) };
         checked(&functions.cuMemAlloc_v2, alloc, text)?;
         let pattern = Self {
             functions,
             address,
-            pieces: mib,
+            pieces,
+            words: words(PIECE / 8 + pieces),
         };
-        for piece in 0..mib {
-            let bytes = piece_of(piece);
+        for piece in 0..pieces {
+            let bytes = pattern.piece(piece);
             // SAFETY: the piece lies in the allocation, and the bytes outlive the call.
             let copy = |copy: pfn::cuMemcpyHtoD_v2| unsafe {
                 copy(pattern.at(piece), bytes.as_ptr().cast(), PIECE)
@@ -90,21 +91,25 @@ impl Pattern {
             };
             let text = &self.functions.cuGetErrorString;
             checked(&self.functions.cuMemcpyDtoH_v2, copy, text)?;
-            if found != piece_of(piece) {
+            if found != self.piece(piece) {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    fn at(&self, piece: u64) -> CUdeviceptr {
-        self.address + piece * PIECE as u64
+    fn at(&self, piece: usize) -> CUdeviceptr {
+        self.address + (piece * PIECE) as u64
+    }
+
+    /// The bytes of a piece, which are no other piece's: each begins a word later.
+    fn piece(&self, piece: usize) -> &[u8] {
+        &self.words[piece * 8..][..PIECE]
     }
 }
 
-/// The bytes of a piece, which are no other piece's.
-fn piece_of(piece: u64) -> Vec<u8> {
-    let words =
-        (0..PIECE as u64 / 8).map(|word| (piece << 32 | word).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+/// The bytes of so many words, no two of them equal.
+fn words(count: usize) -> Vec<u8> {
+    let words = (0..count as u64).map(|word| word.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     words.flat_map(u64::to_le_bytes).collect()
 }

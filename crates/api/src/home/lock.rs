@@ -121,6 +121,12 @@ impl LockFile {
             "{pid}\n{start_time}\n{host}\n{boot}\n{}\n",
             socket.display()
         );
+        // A daemon writes it again once it listens, and clients read it by then.
+        let mut old = vec![0; text.len() + 1];
+        let read = file.read_at(&mut old, 0);
+        if read.is_ok_and(|bytes| old[..bytes] == *text.as_bytes()) {
+            return Ok(());
+        }
         file.set_len(0)?;
         file.write_all_at(text.as_bytes(), 0)
     }

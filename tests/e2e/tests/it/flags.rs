@@ -30,6 +30,8 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
             ("--mig-profile big", USAGE),
             ("-g 0.125 --isolation none", USAGE),
             ("-g 0.125 --compute some", USAGE),
+            ("-g 0.125 --latency soon", USAGE),
+            ("-g 0.125 --latency 20ms --compute strict", USAGE),
             ("-g 0.125 --name=", USAGE),
             ("--queue nowhere", NOT_FOUND),
             ("-g 0.125 --gpus-on 19", USAGE),
@@ -294,6 +296,7 @@ const WRONG: &[(&str, &[(&str, i32)])] = &[
 
 /// Flags that every value is right for, or that have none, and where they are seen to do what they are for.
 const ELSEWHERE: &[(&str, &str)] = &[
+    ("--park", "offload.rs"),
     ("--once", "top.rs"),
     ("--interval", "top.rs"),
     ("--filter", "top.rs"),
@@ -422,6 +425,12 @@ const TAKEN: &[(&str, &str, &str, &str)] = &[
         "-g 0.125 --compute strict",
         "/compute",
         r#""strict""#,
+    ),
+    (
+        "submit",
+        "-g 0.125 --latency 20ms",
+        "/compute",
+        r#""fair,latency=20ms""#,
     ),
     ("submit", "-g 0.125 --name eval", "/name", r#""eval""#),
     ("submit", "--queue half", "/queue", r#""half""#),

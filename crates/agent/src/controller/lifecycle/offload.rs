@@ -168,11 +168,10 @@ fn keep_on_gpu(
     aside.since.get_or_insert_with(now);
     let job = active.job.clone();
     io.store.save(&job)?;
-    let event = match job.run_state.aside.kind {
-        OffloadKind::Suspended => "memory_release_failed",
-        OffloadKind::Parked => "park_failed",
-    };
-    fx.record_event(io, Some(id), event, &why)
+    match job.run_state.aside.kind {
+        OffloadKind::Suspended => fx.record_event(io, Some(id), "memory_release_failed", &why),
+        OffloadKind::Parked => fx.record_event(io, Some(id), "park_failed", &why),
+    }
 }
 
 /// Journals a request about a job's memory or the result of an operation, and what the job holds from now on.
