@@ -97,10 +97,7 @@ pub fn latency(time: &LatencyTime) -> String {
         parts.push(format!("gate {}", pair(time.wait_p50_us, time.wait_p99_us)));
         parts.push(format!("work {}", pair(time.work_p50_us, time.work_p99_us)));
     }
-    parts.extend(
-        time.cause
-            .map(|cause| format!("later because {}", latency_cause(cause))),
-    );
+    parts.extend(time.cause.map(latency_cause));
     if time.over_share {
         parts.push(
             "latency:over_share: it waits like other jobs until its share is back".to_owned(),
@@ -109,9 +106,8 @@ pub fn latency(time: &LatencyTime) -> String {
     parts.join(" · ")
 }
 
-/// Continues after "because".
 fn latency_cause(cause: LatencyCause) -> String {
-    match cause {
+    let why = match cause {
         LatencyCause::OverShare => "it asked for more than its share".to_owned(),
         LatencyCause::OwnWork { work_us } => format!(
             "its own work takes {} ms: the goal is not reachable",
@@ -124,11 +120,9 @@ fn latency_cause(cause: LatencyCause) -> String {
             "#{job} had {} ms of work on the GPU, and kernels are not interrupted",
             milliseconds(work_us)
         ),
-        LatencyCause::Unknown => {
-            "the host's processors were busy, or the goal is below a time slice of the driver"
-                .to_owned()
-        }
-    }
+        LatencyCause::Unknown => return "cause unknown".to_owned(),
+    };
+    format!("later because {why}")
 }
 
 /// With one decimal, rounded up: `2.1`.

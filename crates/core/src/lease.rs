@@ -184,7 +184,7 @@ pub enum MissCause {
     Ungated,
     /// Work of this tenant was on the GPU, for about so long. A kernel is not interrupted.
     Neighbour(Tenant, Duration),
-    /// None of these: the host's processors were busy, or the goal is too short for a time slice of the driver.
+    /// None of these: perhaps the host was busy, or the goal is below a time slice of the driver.
     Unknown,
 }
 

@@ -1,7 +1,8 @@
 //! The requests of a slice with a latency goal over the last minute: how long they waited at the launch gate and worked,
 //! and why some took longer than the goal.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+use std::mem::discriminant;
 use std::time::Duration;
 
 use divvy_api::v1::{LatencyCause, LatencyTime};
@@ -60,21 +61,24 @@ impl LatencyWindow {
             all
         };
         let (waits, works) = (sorted(|one| one.waited), sorted(|one| one.worked));
-        let missed = || self.served.iter().filter_map(|(_, one)| one.cause);
         // The most frequent kind, and of that the last one.
-        let same =
-            |a: &MissCause, b: &MissCause| std::mem::discriminant(a) == std::mem::discriminant(b);
-        let cause = missed().max_by_key(|one| missed().filter(|other| same(one, other)).count());
+        let mut kinds: HashMap<_, (u32, MissCause)> = HashMap::new();
+        for cause in self.served.iter().filter_map(|(_, one)| one.cause) {
+            let kind = kinds.entry(discriminant(&cause)).or_insert((0, cause));
+            *kind = (kind.0 + 1, cause);
+        }
+        let missed = kinds.values().map(|(missed, _)| missed).sum();
+        let cause = kinds.into_values().max_by_key(|(missed, _)| *missed);
         LatencyTime {
             goal_us: 0,
             requests: count(self.served.len()),
-            missed: count(missed().count()),
+            missed,
             wait_p50_us: percentile(&waits, 50),
             wait_p99_us: percentile(&waits, 99),
             work_p50_us: percentile(&works, 50),
             work_p99_us: percentile(&works, 99),
             over_share: false,
-            cause: cause.map(to_api),
+            cause: cause.map(|(_, cause)| to_api(cause)),
         }
     }
 }

@@ -736,7 +736,7 @@ pub enum LatencyCause {
     UngatedNeighbour,
     /// Work of this job was on the GPU for about so long. A kernel is not interrupted.
     Neighbour { job: u64, work_us: u64 },
-    /// None of these: the host's processors were busy, or the goal is below a time slice of the driver.
+    /// None of these. Perhaps the host was busy, or the goal is below a time slice of the driver.
     Unknown,
 }
 
