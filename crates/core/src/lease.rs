@@ -93,8 +93,8 @@ pub const LARGEST_DEBT: Duration = Duration::from_secs(1);
 /// next holder's work.
 pub const LONGEST_DRAIN: Duration = Duration::from_secs(1);
 
-/// The most work that a process keeps on the GPU ahead while slices take turns: what the limiter's own figure is
-/// (`WINDOW` of its `flight`), so that none need be told to it.
+/// The most work that a process keeps on the GPU ahead while slices take turns: the limiter's own figure
+/// (`WINDOW` of its `flight`), so the daemon need not write it.
 pub const LONGEST_AHEAD: Duration = Duration::from_millis(10);
 /// The least that a latency goal makes the others keep ahead. Five looks of the ledger's gate (`LOOK`): with half, a
 /// program that wakes late would leave the GPU idle between its launches.

@@ -47,7 +47,7 @@ pub(crate) struct FileWatch {
     /// Device and inode of `control`, of which no descriptor is kept.
     control: (u64, u64),
     looked_at: AtomicU64,
-    /// Whether the life locks of other processes were looked at since then.
+    /// Whether this process has asked for the life locks of the others since then.
     pub locks_seen: AtomicBool,
     found: OnceLock<Damage>,
 }

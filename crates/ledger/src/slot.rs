@@ -168,7 +168,7 @@ impl ProcessSlot {
         let Some(file) = self.lock.descriptor() else {
             return;
         };
-        // Before the locks are looked at: what ends meanwhile is found by the next look.
+        // Before it asks for the locks: the next look finds a process that ends meanwhile.
         self.watch.locks_seen.store(true, Relaxed);
         let is_due = |slot: usize| {
             let line = &self.slots.slots[slot];

@@ -78,7 +78,10 @@ impl ProcessAccount {
             .check()
             .map_err(|damage| process::log_refusal(&damage.to_string()))
             .is_ok();
-        is_whole.then(|| slot.mark_life()).map(|()| slot)
+        is_whole.then(|| {
+            slot.mark_life();
+            slot
+        })
     }
 
     /// This process's slot, as a launch sees it: without a look at its files, which may be long gone for all it matters.

@@ -3,7 +3,7 @@
 //! memory; but it keeps the driver open, so it ends when it is not asked for a while.
 
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::sync::Mutex;
@@ -15,13 +15,13 @@ use divvy_core::Bytes;
 use divvy_core::resize::memory::ProcessState;
 use divvy_driver::checkpoint::{Checkpoints, State};
 use divvy_driver::load::CUDA;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open, pidfd_send_signal,
 };
 use serde::{Deserialize, Serialize};
 
 use super::Checkpointer;
+use crate::host::child_timeout::is_readable;
 use crate::host::error::error_chain;
 use crate::host::process::Process;
 
@@ -255,18 +255,6 @@ impl ServingHelper {
             said.extend_from_slice(&part[..count]);
         }
         Ok(serde_json::from_slice(&said)?)
-    }
-}
-
-/// Whether there is something to read within this time.
-fn is_readable(from: impl AsFd, patience: Duration) -> io::Result<bool> {
-    let patience = Timespec::try_from(patience).map_err(io::Error::other)?;
-    loop {
-        match poll(&mut [PollFd::new(&from, PollFlags::IN)], Some(&patience)) {
-            Ok(ready) => return Ok(ready > 0),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Child processes with a timeout: a child that hangs is killed.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
@@ -46,9 +47,17 @@ pub fn wait_with_timeout(mut child: Child, patience: Duration) -> io::Result<Out
 
 fn exits_within(child: &Child, patience: Duration) -> io::Result<bool> {
     let ended = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
+    is_readable(ended, patience)
+}
+
+/// Whether there is something to read within this time; of a pidfd, whether its process has ended.
+///
+/// # Errors
+/// Those of poll(2).
+pub fn is_readable(from: impl AsFd, patience: Duration) -> io::Result<bool> {
     let patience = Timespec::try_from(patience).map_err(io::Error::other)?;
     loop {
-        match poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&patience)) {
+        match poll(&mut [PollFd::new(&from, PollFlags::IN)], Some(&patience)) {
             Ok(ready) => return Ok(ready > 0),
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),

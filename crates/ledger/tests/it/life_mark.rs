@@ -99,7 +99,7 @@ fn a_killed_process_without_its_robust_list_is_found_by_its_life_lock() {
     barrier.wait();
     assert_eq!(own.used_by_living(0), 60);
     other.kill();
-    until("the life locks are looked at again", || {
+    until("the view asks for the life locks again", || {
         own.check().unwrap();
         (own.used_by_living(0) == 0).then_some(())
     });

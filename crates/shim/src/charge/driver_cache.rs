@@ -466,28 +466,26 @@ impl DriverCache {
 
     /// Ends what was begun. Returns whether the driver took more than could be charged within the limit.
     pub fn finish(&self, growth: Growth) -> bool {
-        match self.open() {
-            Some(_open) => self.finish_open(growth),
-            None => {
-                let mut balance = self.balance();
-                balance.finish(growth);
-                let has_outgrown = balance.has_outgrown(growth);
-                drop(balance);
-                self.is_over(has_outgrown)
-            }
+        if let Some(_open) = self.open() {
+            return self.finish_open(growth);
         }
+        let mut balance = self.balance();
+        balance.finish(growth);
+        let has_outgrown = balance.has_outgrown(growth);
+        drop(balance);
+        has_outgrown && self.is_over()
     }
 
     /// The same, for a cache that is not closed meanwhile.
     #[inline]
     pub fn finish_open(&self, growth: Growth) -> bool {
-        let has_outgrown = self.settle(Some(growth));
-        has_outgrown && self.is_over(true)
+        self.settle(Some(growth)) && self.is_over()
     }
 
-    fn is_over(&self, has_outgrown: bool) -> bool {
+    /// Whether the slice has more than its limit, which a refusal's record then says.
+    fn is_over(&self) -> bool {
         let GpuAccount { slot, gpu, .. } = self.place;
-        let over = has_outgrown && slot.used(gpu) > slot.limit(gpu);
+        let over = slot.used(gpu) > slot.limit(gpu);
         if over {
             oom_report::record_over_limit();
         }

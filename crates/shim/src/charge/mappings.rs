@@ -5,7 +5,7 @@
 //! a handle, is. What may die is taken out *before* the driver is asked, for the driver may give the same handle to another thread at
 //! once, and put back when the driver refuses.
 
-use std::collections::hash_map::Entry;
+use std::collections::hash_map::{Entry, OccupiedEntry};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasherDefault;
 
@@ -95,6 +95,16 @@ impl<B: Clone> Unmapped<B> {
     }
 }
 
+/// Removes a handle that has neither a reference nor a mapping, and returns its memory.
+fn end_if_unused<B>(known: OccupiedEntry<'_, u64, Handle<B>>) -> Option<B> {
+    let Handle {
+        references,
+        mappings,
+        ..
+    } = known.get();
+    (*references == 0 && *mappings == 0).then(|| known.remove().backing)
+}
+
 impl<B> Default for Mappings<B> {
     fn default() -> Self {
         Mappings {
@@ -147,8 +157,7 @@ impl<B: Clone> Mappings<B> {
         };
         let held = known.get_mut();
         held.references = held.references.checked_sub(1)?;
-        let is_unused = held.references == 0 && held.mappings == 0;
-        let dead = is_unused.then(|| known.remove().backing);
+        let dead = end_if_unused(known);
         Some(Released { handle, dead })
     }
 
@@ -270,14 +279,12 @@ impl<B: Clone> Mappings<B> {
     }
 
     fn unhold(&mut self, handle: u64) -> Option<B> {
-        if let Some(known) = self.handles.get_mut(&handle) {
-            known.mappings = known.mappings.saturating_sub(1);
-        }
-        let known = self.handles.get(&handle)?;
-        if known.references > 0 || known.mappings > 0 {
+        let Entry::Occupied(mut known) = self.handles.entry(handle) else {
             return None;
-        }
-        self.handles.remove(&handle).map(|handle| handle.backing)
+        };
+        let held = known.get_mut();
+        held.mappings = held.mappings.saturating_sub(1);
+        end_if_unused(known)
     }
 
     /// The handle; one that had died comes back to life.

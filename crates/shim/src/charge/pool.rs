@@ -68,7 +68,7 @@ pub enum PoolLocation {
 pub struct Pool {
     cache: DriverCache,
     /// A device's default pool, which cannot be destroyed: so its allocations need not be known.
-    is_default: AtomicBool,
+    is_default: OnceLock<bool>,
     /// Allocations not freed yet, and [`DESTROYED`].
     life: AtomicU64,
 }
@@ -94,7 +94,6 @@ impl Pools {
             .and_then(|ordinal| self.defaults.0.get(ordinal));
         if let Some((kept, is_current)) = place {
             kept.get_or_init(|| Box::leak(Box::new(pool.clone())));
-            pool.is_default.store(true, Release);
             is_current.store(true, Release);
         }
     }
@@ -215,14 +214,19 @@ impl Pool {
     pub fn new(handle: CUmemoryPool, place: GpuAccount) -> Arc<Self> {
         Arc::new(Pool {
             cache: DriverCache::new(CacheSource::pool(handle), place),
-            is_default: AtomicBool::new(false),
+            is_default: OnceLock::new(),
             life: AtomicU64::new(0),
         })
     }
 
     /// Whether its allocations need not be known, because it ends with the process.
     pub fn is_default(&self) -> bool {
-        self.is_default.load(Acquire)
+        self.is_default.get() == Some(&true)
+    }
+
+    /// The same, for a pool of which the driver has not been asked yet.
+    pub fn is_default_or_ask(&self, ask: impl FnOnce() -> bool) -> bool {
+        *self.is_default.get_or_init(ask)
     }
 
     pub fn place(&self) -> &GpuAccount {

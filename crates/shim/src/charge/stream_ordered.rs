@@ -98,7 +98,9 @@ fn from_current<F>(
         .get(handle)
         .unwrap_or_else(|| pools.insert(handle, PoolLocation::Here(Pool::new(handle, place))));
     if let PoolLocation::Here(pool) = &home
-        && pool_of(&driver::cuDeviceGetDefaultMemPool, device) == Some(handle)
+        && pool.is_default_or_ask(|| {
+            pool_of(&driver::cuDeviceGetDefaultMemPool, device) == Some(handle)
+        })
     {
         pools.note_default(device, pool);
     }

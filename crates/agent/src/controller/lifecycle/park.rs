@@ -213,11 +213,9 @@ pub(super) fn woken(
     io.store.save(&job)?;
     // The operation has done so, unless the daemon that began it is dead.
     pause::signal_all(jobs, io, id, Signal::CONT);
-    match has_failed {
-        true => Ok(()),
-        false => {
-            let words = format!("its memory is on its GPUs again after {took_s:.1} s of copying");
-            fx.record_event(io, Some(id), "woken", &words)
-        }
+    if has_failed {
+        return Ok(());
     }
+    let words = format!("its memory is on its GPUs again after {took_s:.1} s of copying");
+    fx.record_event(io, Some(id), "woken", &words)
 }

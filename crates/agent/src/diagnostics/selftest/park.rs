@@ -25,16 +25,14 @@ use crate::host::process::Process;
 /// `selftest` makes by default.
 const MIB: u64 = 512;
 
-/// A process that keeps memory with a pattern; compares it when it is told to.
+/// Keeps memory with a pattern, and compares it once the test sends a line.
 pub fn holder() -> Result<(), Failure> {
     let pattern = Pattern::fill(MIB)?;
     print_json("filled")?;
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;
-    print_json(match pattern.is_whole()? {
-        true => "whole",
-        false => "changed",
-    })
+    let is_whole = pattern.is_whole()?;
+    print_json(if is_whole { "whole" } else { "changed" })
 }
 
 struct Holder {

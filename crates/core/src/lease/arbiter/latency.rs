@@ -138,10 +138,14 @@ impl Arbiter {
 
     /// Pauses the tenants beside a visitor, and lets those go on that have none any more.
     pub fn set_pauses(&mut self) {
+        // Most nodes have no such visitor, and then none is compared with each other.
+        let any_visitor = self.tenants.values().any(TenantState::is_urgent);
         let outranked: Vec<(Tenant, bool)> = self
             .tenants
             .iter()
-            .map(|(tenant, standing)| (*tenant, self.is_outranked(*tenant, standing)))
+            .map(|(tenant, standing)| {
+                (*tenant, any_visitor && self.is_outranked(*tenant, standing))
+            })
             .collect();
         for (tenant, is_paused) in outranked {
             let now = self.now;
@@ -171,10 +175,18 @@ impl Arbiter {
 
     /// The tenants that are to keep another amount ahead than before.
     pub fn changed_ahead(&mut self) -> Vec<(Tenant, Duration)> {
+        let any_goal = self.tenants.values().any(|one| one.goal().is_some());
+        let ahead_of = |tenant| {
+            if any_goal {
+                self.ahead_of(tenant)
+            } else {
+                Duration::ZERO
+            }
+        };
         let all: Vec<(Tenant, Duration)> = self
             .tenants
             .keys()
-            .map(|tenant| (*tenant, self.ahead_of(*tenant)))
+            .map(|tenant| (*tenant, ahead_of(*tenant)))
             .collect();
         let mut changed = Vec::new();
         for (tenant, ahead) in all {

@@ -57,8 +57,8 @@ fn requests(kernels: u32, kernel: Duration, beside: Load, terms: Terms) -> Seen 
 
 /// Kernels and time of a request, its goal in milliseconds, and what it may take beside kernels of 0.2, 5 and 50 ms, in
 /// thousandths of its time alone. A kernel is not interrupted: the visitor and it divide the GPU until it ends. So
-/// beside kernels that are no shorter than the request, twice the time and a time slice is what can be had, and beside
-/// longer ones than the work that the others keep ahead, a little less.
+/// beside kernels that are no shorter than it, a request takes twice its time and a time slice. Beside shorter kernels
+/// that are longer than the work ahead, it takes a little less.
 type Row = (u32, Duration, u64, [u32; 3]);
 
 const ROWS: [Row; 5] = [

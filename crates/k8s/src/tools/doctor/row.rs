@@ -7,7 +7,7 @@ use serde::Serialize;
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     Ok,
-    /// It could not be looked at.
+    /// The doctor could not read it.
     Unknown,
     /// Divvy works, and something is worse than it could be.
     Warn,
@@ -26,7 +26,7 @@ impl Status {
     }
 }
 
-/// One thing that was looked at.
+/// One fact that the doctor has read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Row {
     /// A stable name: `server.version`, `nodes.cdi`.
