@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! controller ── CheckpointOp (journaled before) ──► thread ── lists the GPU processes ──► controller journals them
-//!   ▲                                                 │ lock all, save and stop each, stop the rest, list again
+//!   ▲                                                 │ (parked: gate closed) lock all, save and stop each, stop the rest, list again
 //!   └──────────── CheckpointReport ───────────────────┘
 //! ```
 //! An operation begins by reading the state of the processes, so the daemon can repeat it after any failure. It undoes
@@ -16,6 +16,7 @@
 pub mod helper;
 pub mod host_memory;
 mod operation;
+mod settle;
 
 use std::io;
 use std::path::PathBuf;
@@ -114,6 +115,11 @@ pub trait Checkpointer: Send + Sync {
     fn start(&self, run: Box<dyn FnOnce() + Send>) -> io::Result<()> {
         let thread = std::thread::Builder::new().name("aside".to_owned());
         thread.spawn(run).map(drop)
+    }
+
+    /// Waits until no call of these processes is between a closed gate and the driver.
+    fn settle(&self, is_gated: &dyn Fn() -> bool, processes: &[Process]) {
+        settle::settle(is_gated, processes);
     }
 
     /// Waits until the controller has journaled what an operation has reported.

@@ -29,6 +29,7 @@ use divvy_ledger::{
 };
 use latency_window::LatencyWindow;
 use launch_watch::LaunchWatches;
+use parked_gate::ParkedGates;
 
 use crate::host::clock::Instant;
 
@@ -96,7 +97,14 @@ pub enum SchedulerCommand {
         job: JobId,
         folder: PathBuf,
     },
+    Park {
+        job: JobId,
+        folder: PathBuf,
+    },
 }
+
+/// Where the thread reports the call of a parked job that needs its memory.
+pub type WakeReporter = Box<dyn Fn(JobId, String) + Send>;
 
 /// A scheduler of compute time: its thread, or what a test has in its place.
 pub trait Scheduler: Send + Sync {
@@ -119,8 +127,8 @@ impl ComputeScheduler {
 
     /// # Errors
     /// The thread cannot be started.
-    pub fn start() -> io::Result<Self> {
-        Ok(Self::new(ThreadHandle::start()?))
+    pub fn start(wakes: WakeReporter) -> io::Result<Self> {
+        Ok(Self::new(ThreadHandle::start(wakes)?))
     }
 
     /// Has a slice take turns from now on, also one that did under an earlier daemon.
@@ -145,6 +153,13 @@ impl ComputeScheduler {
     pub fn unwatch(&self, job: JobId, folder: &Path) {
         let folder = folder.to_owned();
         self.0.send(SchedulerCommand::Unwatch { job, folder });
+    }
+
+    /// Has each call of a parked job wait that needs its GPUs, and reports the first one. Until the slice is added or
+    /// removed.
+    pub fn park(&self, job: JobId, folder: &Path) {
+        let folder = folder.to_owned();
+        self.0.send(SchedulerCommand::Park { job, folder });
     }
 
     /// When a slice that is watched was last seen to want something.
@@ -183,7 +198,7 @@ struct ThreadHandle {
 }
 
 impl ThreadHandle {
-    fn start() -> io::Result<Self> {
+    fn start(wakes: WakeReporter) -> io::Result<Self> {
         let (orders, received) = channel();
         let (bell, got) = (Arc::new(Waker::default()), Arc::default());
         let wanted = Arc::default();
@@ -193,6 +208,7 @@ impl ThreadHandle {
             usage: Arc::clone(&got),
             last_demand: Arc::clone(&wanted),
             watched: LaunchWatches::default(),
+            parked: ParkedGates::new(wakes),
             arbiter: lease::Arbiter::default(),
             slices: BTreeMap::new(),
             last_keepalive: Duration::ZERO,
@@ -284,6 +300,7 @@ struct SchedulerThread {
     slices: BTreeMap<JobId, ScheduledSlice>,
     last_demand: Arc<Mutex<BTreeMap<JobId, Instant>>>,
     watched: LaunchWatches,
+    parked: ParkedGates,
     /// When the slices were last told that their grants count.
     last_keepalive: Duration,
     /// The time of the last check.
@@ -306,6 +323,7 @@ impl SchedulerThread {
             let turn = self.arbiter.decide(now);
             self.apply(&turn, now);
             self.check_watched(now);
+            self.parked.check(nanos(now));
             let due = turn.wake_at.into_iter().chain(self.next_keepalive()).min();
             let longest = if self.watched.is_empty() {
                 SLEEP
@@ -314,6 +332,7 @@ impl SchedulerThread {
             };
             let patience = due.map_or(longest, |due| due.saturating_sub(self::now()).min(longest));
             let lookouts = self.slices.values().map(|kept| &kept.demand_reader);
+            let lookouts = lookouts.chain(self.parked.readers());
             wait_for_demand(&self.waker, seen, lookouts, patience);
             is_called = self.waker.epoch() != seen;
         }
@@ -337,7 +356,16 @@ impl SchedulerThread {
     }
 
     fn handle(&mut self, order: SchedulerCommand) {
+        if let SchedulerCommand::AddSlice { job, .. } | SchedulerCommand::RemoveSlice { job } =
+            &order
+        {
+            self.parked.end(*job);
+        }
         match order {
+            SchedulerCommand::Park { job, folder } => {
+                self.forget(job);
+                self.parked.begin(job, &folder);
+            }
             SchedulerCommand::AddSlice { job, terms, .. } if self.slices.contains_key(&job) => {
                 if let Some(kept) = self.slices.get_mut(&job) {
                     kept.config = terms.clone();
@@ -396,9 +424,15 @@ impl SchedulerThread {
     }
 
     fn remove(&mut self, job: JobId) {
-        if let Some(kept) = self.slices.remove(&job) {
+        if let Some(kept) = self.slices.get(&job) {
             kept.control.grant(Grant::Open, boot_time_ns());
         }
+        self.forget(job);
+    }
+
+    /// Leaves the gate of the slice as it is.
+    fn forget(&mut self, job: JobId) {
+        self.slices.remove(&job);
         self.arbiter.handle(now(), TenantEvent::Left(job.0));
         lock(&self.usage).remove(&job);
     }
@@ -460,6 +494,7 @@ impl SchedulerThread {
             // The present time: polling may have taken a while, and a process that gets no grant for a second goes on
             // ungated.
             let now = boot_time_ns();
+            self.parked.renew(now);
             for kept in self.slices.values() {
                 match kept.lease {
                     // A slice with watched launches is left ajar.
@@ -482,7 +517,8 @@ impl SchedulerThread {
 
     fn next_keepalive(&self) -> Option<Duration> {
         let is_open = |kept: &ScheduledSlice| kept.lease == lease::Lease::Open;
-        (!self.slices.values().all(is_open)).then(|| self.last_keepalive + KEEPALIVE_INTERVAL)
+        let is_gated = !self.slices.values().all(is_open) || !self.parked.is_empty();
+        is_gated.then(|| self.last_keepalive + KEEPALIVE_INTERVAL)
     }
 }
 
@@ -579,5 +615,6 @@ fn nanos(time: Duration) -> u64 {
 
 mod latency_window;
 mod launch_watch;
+mod parked_gate;
 #[cfg(test)]
 mod tests;

@@ -74,7 +74,9 @@ pub use front_end::FrontEndTask;
 use front_end::RunningFrontEnd;
 use listen::{Listeners, TcpPlace};
 use systemd::Notify;
-use worker_reports::{checkpoint_reports, mig_reports, probe_reports, prune_requests, samples};
+use worker_reports::{
+    checkpoint_reports, mig_reports, probe_reports, prune_requests, samples, wake_reports,
+};
 
 /// Pause before a daemon restarts after its journal refused a write. A full or slow disk is not cured at once; a
 /// shorter pause would fill the log, and a longer one stops users' calls.
@@ -309,7 +311,7 @@ fn serve(
     let history = History::start(&home.history())
         .map_err(|error| internal("cannot start a thread", &error))?;
     let history = Arc::new(history);
-    let keeper = ComputeScheduler::start()
+    let keeper = ComputeScheduler::start(wake_reports(&mailbox))
         .map_err(|error| internal("cannot start the compute scheduler", &error))?;
     let parts = ControllerParts {
         config,

@@ -8,12 +8,15 @@
 //! Only the daemon writes the grant. The demand that processes report is trusted only as far as a lie harms no other
 //! slice: the daemon measures how long each slice holds the lease (`divvy-core`'s leases).
 //!
+//! The gate of a parked job holds every call that needs the GPU (`park`).
+//!
 //! While the grant is open, a launch reads one word and writes nothing. Otherwise each process keeps, per GPU, when its work should
 //! be done, in a chain through one word of the slice, since its processes share the GPU.
 
 mod demand;
 mod gate;
+mod park;
 
 pub use demand::{Demand, DemandReader, Waker, wait_for_demand};
-pub use gate::{Grant, MAX_GATE_WAIT_NS, SCHEDULER_TIMEOUT_NS, WorkWaitGuard};
+pub use gate::{Grant, MAX_GATE_WAIT_NS, PARKED_WORD, SCHEDULER_TIMEOUT_NS, WorkWaitGuard};
 pub(crate) use gate::{WrittenGate, forget};

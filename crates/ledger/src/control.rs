@@ -47,6 +47,8 @@ pub struct GpuSpec {
     pub cap: u16,
     /// Bytes that the driver holds for the slice beyond what its processes were charged, as the agent sees them.
     pub unseen: u64,
+    /// The limit that the slice gets back when its parked job is woken; 0 unless it is parked. `limit` is 0 then.
+    pub parked_limit: u64,
 }
 
 /// How compute time is shared between slices.
@@ -140,6 +142,7 @@ pub enum Field {
     Overhead,
     Weight,
     Unseen,
+    ParkedLimit,
     /// The grant of launches.
     Gate,
     /// When the agent last said that the grant counts.
@@ -152,7 +155,10 @@ pub enum Field {
 impl Field {
     /// Whether its words are bytes of memory.
     pub fn is_bytes(self) -> bool {
-        matches!(self, Self::Limit | Self::Overhead | Self::Unseen)
+        matches!(
+            self,
+            Self::Limit | Self::Overhead | Self::Unseen | Self::ParkedLimit
+        )
     }
 }
 
@@ -168,6 +174,7 @@ impl fmt::Display for Field {
             Self::Overhead => "context overhead",
             Self::Weight => "share of compute time",
             Self::Unseen => "unaccounted memory",
+            Self::ParkedLimit => "limit of a parked job",
             Self::Gate => "launch gate",
             Self::Keeper => "time of the launch gate",
             Self::Ahead => "work ahead at the launch gate",
@@ -204,6 +211,7 @@ impl Forgery {
                     at if at == offset_of!(ControlGpu, overhead) => Field::Overhead,
                     at if at == offset_of!(ControlGpu, weight) => Field::Weight,
                     at if at == offset_of!(ControlGpu, unseen) => Field::Unseen,
+                    at if at == offset_of!(ControlGpu, parked_limit) => Field::ParkedLimit,
                     _ => Field::Unused,
                 };
                 (field, Some(within / size_of::<ControlGpu>()))
@@ -295,6 +303,11 @@ impl Control {
     /// is given back. A `gpu` the slice does not have is ignored. Not for a closed slice: it would open it again.
     pub fn set_limit(&self, gpu: usize, bytes: u64) {
         self.write(gpu, |gpu| gpu.limit.store(bytes, SeqCst));
+    }
+
+    /// Says which limit a parked job gets back, for its views; 0 for a job that is not parked.
+    pub fn set_parked_limit(&self, gpu: usize, bytes: u64) {
+        self.write(gpu, |gpu| gpu.parked_limit.store(bytes, SeqCst));
     }
 
     /// Changes what a context is taken to cost. Processes that have been charged keep their charge.
@@ -555,6 +568,11 @@ fn control_bytes(spec: &SliceSpec) -> Vec<u8> {
             at + offset_of!(ControlGpu, unseen),
             &gpu.unseen.to_ne_bytes(),
         );
+        put(
+            &mut bytes,
+            at + offset_of!(ControlGpu, parked_limit),
+            &gpu.parked_limit.to_ne_bytes(),
+        );
     }
     bytes
 }
@@ -587,6 +605,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<SliceSpec, &'static str> {
             weight: field(offset_of!(ControlGpu, weight)) as u16,
             cap: field(offset_of!(ControlGpu, cap)) as u16,
             unseen: field(offset_of!(ControlGpu, unseen)),
+            parked_limit: field(offset_of!(ControlGpu, parked_limit)),
         }
     };
     let generation = word(bytes, offset_of!(layout::Header, generation));

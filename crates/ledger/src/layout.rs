@@ -41,6 +41,10 @@ pub(crate) const SHARED_WORDS: usize = SHARED / 64;
 /// [`crate::denial`] lays them out.
 pub(crate) const DENIAL_WORDS: usize = 64;
 
+/// Words of the name of the call that wakes a parked job: 56 bytes. The longest name of CUDA 13.5 has 52
+/// (`cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags`); a longer one is cut.
+pub(crate) const WAKE_CALL_WORDS: usize = 7;
+
 /// Version of both layouts; a file of another version is refused. A change of layout raises it by one; it has no other
 /// bound. A change of the layout takes the next number.
 pub const VERSION: u32 = 2;
@@ -110,6 +114,7 @@ pub(crate) struct ControlFile {
 /// | 1 | [`TIME`] | bounded |
 /// | 2 | an end | peers, until then |
 /// | 3 | 0 | closed |
+/// | 3 | 1 | parked: the memory is not on the GPUs, and a call asks for it |
 /// | 3 | other | kinds of closed gates of later versions: every limiter reads them as closed |
 pub(crate) mod gate_word {
     pub const TIME: u64 = (1 << KIND) - 1;
@@ -120,6 +125,8 @@ pub(crate) mod gate_word {
     pub const BOUNDED: u64 = 1 << KIND | TIME;
     /// The highest kind, so that a word of a later version's closed gate is one of it.
     pub const CLOSED: u64 = 3 << KIND;
+    /// Limiters of before read it as closed.
+    pub const PARKED: u64 = CLOSED | 1;
 
     pub const fn until(end: u64) -> u64 {
         1 << KIND | if end < TIME { end } else { TIME - 1 }
@@ -143,7 +150,9 @@ pub(crate) struct ControlGpu {
     _reserved: AtomicU32,
     /// Bytes that the driver holds for the slice and that no process was charged: counted against the limit.
     pub unseen: AtomicU64,
-    _room: [AtomicU64; 2],
+    /// The limit that the slice gets back, while its job is parked; else 0.
+    pub parked_limit: AtomicU64,
+    _room: AtomicU64,
 }
 
 #[repr(C, align(4096))]
@@ -158,7 +167,10 @@ pub(crate) struct SlotsFile {
     _padding: AtomicU32,
     /// Time that threads stood at the gate, all together, nanoseconds.
     pub throttled: AtomicU64,
-    _room: [AtomicU64; 85],
+    /// Whether a call of a parked job has asked for its memory since it was parked (`compute::park`), and its name.
+    pub wake_wanted: AtomicU64,
+    pub wake_call: [AtomicU64; WAKE_CALL_WORDS],
+    _room: [AtomicU64; 77],
     /// Per GPU, the highest charge since the daemon last set it to 0 ([`crate::Slice::restart_peaks`]).
     pub recent_peaks: [AtomicU64; GPUS],
     pub gpus: [SliceGpu; GPUS],
@@ -334,6 +346,7 @@ mod tests {
         assert_eq!(offset_of!(ControlGpu, weight), 32);
         assert_eq!(offset_of!(ControlGpu, cap), 34);
         assert_eq!(offset_of!(ControlGpu, unseen), 40);
+        assert_eq!(offset_of!(ControlGpu, parked_limit), 48);
     }
 
     #[test]
@@ -344,6 +357,7 @@ mod tests {
         assert_eq!(gate_word::BOUNDED, 0x7fff_ffff_ffff_ffff);
         assert_eq!(gate_word::peers(7), 0x8000_0000_0000_0007);
         assert_eq!(gate_word::CLOSED, 0xc000_0000_0000_0000);
+        assert_eq!(gate_word::PARKED, 0xc000_0000_0000_0001);
     }
 
     #[test]
@@ -352,6 +366,8 @@ mod tests {
         assert_eq!(offset_of!(SlotsFile, alarms), 192);
         assert_eq!(offset_of!(SlotsFile, asked), 200);
         assert_eq!(offset_of!(SlotsFile, throttled), 208);
+        assert_eq!(offset_of!(SlotsFile, wake_wanted), 216);
+        assert_eq!(offset_of!(SlotsFile, wake_call), 224);
         assert_eq!(offset_of!(SlotsFile, recent_peaks), 896);
         assert_eq!(offset_of!(SlotsFile, gpus), 1024);
         assert_eq!(offset_of!(SlotsFile, shared_live), 2048);

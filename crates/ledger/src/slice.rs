@@ -15,8 +15,8 @@ use crate::account::Word;
 use crate::control::{self, GpuSpec, SliceSpec};
 use crate::kept;
 use crate::layout::{
-    CONTROL_NAME, Cell, GPUS, LIVE_WORDS, SHARED_WORDS, SLOTS, SLOTS_NAME, SharedLine, SliceGpu,
-    SlotLines, SlotsFile, state,
+    CONTROL_NAME, Cell, ControlFile, GPUS, LIVE_WORDS, SHARED_WORDS, SLOTS, SLOTS_NAME, SharedLine,
+    SliceGpu, SlotLines, SlotsFile, WAKE_CALL_WORDS, gate_word, state,
 };
 use crate::lock;
 use crate::map::{self, OpenError, word};
@@ -38,6 +38,8 @@ pub struct Slice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
     pub limit: u64,
+    /// The limit that a parked job gets back; 0 unless the job is parked. `limit` is 0 then.
+    pub parked_limit: u64,
     /// By allocations.
     pub charged: u64,
     /// By contexts.
@@ -343,6 +345,31 @@ impl Slice {
             })
     }
 
+    /// Whether the gate says that the job is parked. `false` also where it cannot be read.
+    pub fn is_parked(&self) -> bool {
+        let mut word = [0; size_of::<u64>()];
+        let read = self.open_file(map::CONTROL, false).is_ok_and(|(file, _)| {
+            let at = offset_of!(ControlFile, grant) as u64;
+            file.read_exact_at(&mut word, at).is_ok()
+        });
+        read && u64::from_ne_bytes(word) == gate_word::PARKED
+    }
+
+    /// Forgets that calls of a parked job have asked for its memory. For the agent, before it parks the job again.
+    ///
+    /// # Errors
+    /// The slots file cannot be opened or written any more.
+    pub fn clear_wake_request(&self) -> Result<(), OpenError> {
+        let file = self.open_slots(true)?;
+        let nothing = [0; size_of::<u64>() * (1 + WAKE_CALL_WORDS)];
+        file.write_all_at(&nothing, offset_of!(SlotsFile, wake_wanted) as u64)
+            .map_err(|source| OpenError::Io {
+                path: self.slots.clone(),
+                operation: "writing",
+                source,
+            })
+    }
+
     /// Whether a slots file of this generation belongs to the control file.
     pub(crate) fn is_of_ours(&self, generation: u64) -> Result<(), OpenError> {
         let expected = self.spec.generation;
@@ -434,6 +461,7 @@ impl Snapshot {
         let kept = |field| word(&self.head, kept + field);
         let start = Usage {
             limit: spec.limit,
+            parked_limit: spec.parked_limit,
             unseen: spec.unseen,
             peak: kept(offset_of!(SliceGpu, peak)),
             recent_peak: word(&self.head, recent_peak(gpu)),

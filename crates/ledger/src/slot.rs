@@ -91,6 +91,23 @@ impl ProcessSlot {
         }
     }
 
+    /// The limit that a parked job gets back, in bytes; 0 unless the job is parked.
+    pub fn parked_limit(&self, gpu: usize) -> u64 {
+        if self.has(gpu) {
+            self.control.gpus[gpu].parked_limit.load(SeqCst)
+        } else {
+            0
+        }
+    }
+
+    /// The limit that views show, in bytes: that of a parked job as it was.
+    pub fn shown_limit(&self, gpu: usize) -> u64 {
+        match self.parked_limit(gpu) {
+            0 => self.limit(gpu),
+            parked => parked,
+        }
+    }
+
     /// The assumed context overhead on a GPU, in bytes, as of now; 0 for a GPU the slice does not have.
     pub fn context_cost(&self, gpu: usize) -> u64 {
         if self.has(gpu) {
@@ -128,6 +145,7 @@ impl ProcessSlot {
         let kept = &self.slots.gpus[gpu];
         let start = Usage {
             limit: self.limit(gpu),
+            parked_limit: self.parked_limit(gpu),
             unseen: self.unseen(gpu),
             peak: kept.peak.load(Relaxed),
             recent_peak: self.slots.recent_peaks[gpu].load(Relaxed),

@@ -2,4 +2,5 @@
 //! find the driver's own functions behind it.
 
 divvy_shim::export!(all);
+divvy_shim::export_touches!();
 divvy_shim::jump!(dlsym => divvy_shim::dlsym);

@@ -20,6 +20,7 @@ use crate::compute::Compute;
 use crate::context::Contexts;
 use crate::device::Devices;
 use crate::oom_report::{self, ReportLimiter};
+use crate::park;
 use crate::process;
 
 /// Between two looks whether dead processes' memory has come back. As long as the ledger's own interval of looks:
@@ -67,6 +68,7 @@ impl ProcessAccount {
             self.slice
                 .join()
                 .inspect(|slot| {
+                    park::watch_gate(slot);
                     process::count_early(slot);
                     process::log_ignored_switch();
                 })
@@ -212,15 +214,20 @@ impl GpuAccount {
             .inspect_err(|denied| oom_report::record_denial(self, denied))
     }
 
-    /// Waits while the job is parked: its limit is zero, and this process has a context from before. The driver's lock holds
-    /// every other call of it, until the job is woken. False for any other refusal.
-    fn has_waited_for_wake(&self) -> bool {
-        let is_parked = || self.slot.limit(self.gpu) == 0 && self.slot.has_overhead(self.gpu);
-        let was_parked = is_parked();
-        while is_parked() {
+    /// Waits while the job has no limit because its memory is not on its GPUs: it is parked, or this process has a context
+    /// from before. False for any other refusal.
+    pub fn has_waited_for_wake(&self) -> bool {
+        let is_away = || {
+            let is_its = self.slot.is_parked() || self.slot.has_overhead(self.gpu);
+            self.slot.limit(self.gpu) == 0 && is_its
+        };
+        let was_away = is_away();
+        while is_away() {
+            // The daemon may be gone; then the wish stays in the slice.
+            self.slot.wait_for_wake(c"an allocation");
             divvy_ledger::nap(PATIENCE);
         }
-        was_parked
+        was_away
     }
 
     #[cold]

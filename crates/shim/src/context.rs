@@ -61,7 +61,15 @@ enum Charge {
 
 impl GpuAccount {
     fn charge_context(&self) -> Result<Charge, Denied> {
-        let first = || self.slot.charge_overhead(self.gpu);
+        let charge = || self.slot.charge_overhead(self.gpu);
+        let first = || {
+            charge().or_else(
+                |denied| match denied.limit == 0 && self.has_waited_for_wake() {
+                    true => charge(),
+                    false => Err(denied),
+                },
+            )
+        };
         oom_report::record_request(self, self.slot.context_cost(self.gpu));
         let charged = first().or_else(|denied| self.retry_after_reap(denied, first));
         if charged.inspect_err(|denied| oom_report::record_denial(self, denied))? {

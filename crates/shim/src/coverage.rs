@@ -11,6 +11,7 @@ use divvy_testkit::Bounded as _;
 use serde::Deserialize;
 
 use crate::page;
+use crate::park;
 use crate::table::HOOKS;
 
 const FILE: &str = include_str!("../coverage.toml");
@@ -25,6 +26,7 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct Row {
     class: Class,
+    parked: Parked,
     functions: Vec<String>,
     why: String,
     /// It has to do with memory, though nothing is counted.
@@ -46,6 +48,15 @@ enum Class {
     Routed,
     Refused,
     Passed,
+}
+
+/// What a call does while its job is parked.
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+enum Parked {
+    Wakes,
+    Answered,
+    Passes,
 }
 
 impl Class {
@@ -223,6 +234,22 @@ fn what_is_not_passed_has_a_hook_and_what_has_a_hook_is_not_passed() {
         .map(|symbol| (symbol, hooks.contains(symbol)))
         .collect();
     assert!(wrong.is_empty(), "class and hook differ: {wrong:#?}");
+}
+
+#[test]
+fn every_function_wakes_a_parked_job_or_not_as_its_row_says() {
+    let rows = rows();
+    let wakes = |symbol: &str| {
+        let mut rows = rows_of(&rows, symbol).into_iter();
+        rows.any(|row| row.parked == Parked::Wakes)
+    };
+    let wrong: Vec<_> = symbols()
+        .filter(|symbol| park::wakes(symbol) != wakes(symbol))
+        .collect();
+    assert!(wrong.is_empty(), "row and code differ: {wrong:#?}");
+    for row in rows.iter().filter(|row| row.parked == Parked::Answered) {
+        assert_eq!(row.class, Class::Shown, "{}: no hook answers", row.why);
+    }
 }
 
 /// Functions whose names say that they make or take memory are not passed without a word about it.

@@ -8,7 +8,7 @@
 //! ```
 //! It does nothing until a hooked function is called: no constructor, no thread, no signal handler, no output. The
 //! rooms: `table` lists the hooked functions; `process` and `account` hold the process's relation to its slice;
-//! `charge` accounts for memory; `view` filters what the program sees; `visible_devices` reads the job's numbers of GPUs;
+//! `charge` accounts for memory; `park` wakes the job; `view` filters what the program sees; `visible_devices` reads the job's numbers of GPUs;
 //! `route` dispatches calls. The ledger keeps limits between processes, and the daemon sets them.
 
 mod account;
@@ -22,6 +22,8 @@ mod log;
 mod oom_report;
 #[cfg(test)]
 mod page;
+#[doc(hidden)]
+pub mod park;
 mod process;
 mod route;
 #[doc(hidden)]

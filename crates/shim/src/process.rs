@@ -34,6 +34,7 @@ use crate::account::ProcessAccount;
 use crate::compute;
 use crate::device;
 use crate::log;
+use crate::park;
 use crate::route::form;
 
 const SLICE: &str = "DIVVY_SLICE";
@@ -251,9 +252,10 @@ fn watch_forks() {
     extern "C" fn forget() {
         CURRENT.store(null_mut(), Release);
         compute::forget_slot();
+        park::forget_gate();
     }
     if !WATCHED.swap(true, AcqRel) {
-        // SAFETY: the handler stores two words, which is allowed in a fork child.
+        // SAFETY: the handler stores three words, which is allowed in a fork child.
         unsafe { libc::pthread_atfork(None, None, Some(forget)) };
     }
 }

@@ -1,5 +1,5 @@
 /* keep BYTES GATE [PROCESSES]: keeps so many bytes of its first GPU with a pattern in them, by so many processes, until the file GATE is there, and goes on
- * calling the driver meanwhile. Says "kept" once it has them. Exits with 0 when the pattern is what it was, with 3 when it is not, with 1 when a call fails.
+ * calling the driver meanwhile, but not while the file GATE.idle is there, when it says "idle". Says "kept" once it has them. Exits with 0 when the pattern is what it was, with 3 when it is not, with 1 when a call fails.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -51,7 +51,14 @@ static int keep(unsigned long long bytes, const char *gate, unsigned char seed) 
     puts("kept");
     fflush(stdout);
     struct timespec pause = {.tv_nsec = 5000000};
-    for (; access(gate, F_OK); nanosleep(&pause, NULL)) compare(memory, seed);
+    char idle[4096];
+    snprintf(idle, sizeof idle, "%s.idle", gate);
+    for (int was_idle = 0; access(gate, F_OK); nanosleep(&pause, NULL)) {
+        int is_idle = !access(idle, F_OK);
+        if (!is_idle) compare(memory, seed);
+        else if (!was_idle) puts("idle"), fflush(stdout);
+        was_idle = is_idle;
+    }
     for (unsigned long long at = 0; at + PIECE <= bytes; at += STEP) compare(memory + at, seed + at / STEP);
     return 0;
 }

@@ -180,6 +180,12 @@ impl OpRunner {
                 self.journal_participants(&parts)?;
             }
             self.allow_swap(false);
+            if self.op.parked.is_some() {
+                let is_gated = || self.op.slice.slice().is_parked();
+                self.checkpointer.settle(&is_gated, &parts);
+                reach("aside.gated");
+                self.check_withdrawn()?;
+            }
             self.save(&mut parts, &mut states)?;
             self.stop_all()?;
             reach("aside.stopped");

@@ -162,7 +162,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 
 #[test]
 fn slices_that_both_want_the_gpu_take_turns() {
-    let scheduler = ComputeScheduler::start().unwrap();
+    let scheduler = ComputeScheduler::start(Box::new(|_, _| {})).unwrap();
     let slices = [1, 2].map(|number| TestSlice::kept(number, &scheduler));
     let (slots, stage) = (slices.each_ref().map(TestSlice::slot), Stage::default());
     std::thread::scope(|scope| {
@@ -183,7 +183,7 @@ fn slices_that_both_want_the_gpu_take_turns() {
 
 #[test]
 fn one_alone_is_not_held_up() {
-    let scheduler = ComputeScheduler::start().unwrap();
+    let scheduler = ComputeScheduler::start(Box::new(|_, _| {})).unwrap();
     let slice = TestSlice::kept(1, &scheduler);
     let slot = slice.slot();
     until("closed until it wants something", || {
@@ -195,7 +195,7 @@ fn one_alone_is_not_held_up() {
 
 #[test]
 fn one_that_never_lets_go_and_asks_without_end_leaves_the_others_their_time() {
-    let scheduler = ComputeScheduler::start().unwrap();
+    let scheduler = ComputeScheduler::start(Box::new(|_, _| {})).unwrap();
     let [hostile, honest] = [1, 2].map(|number| TestSlice::kept(number, &scheduler));
     let [liar, slot] = [&hostile, &honest].map(TestSlice::slot);
     let is_over = AtomicBool::new(false);
@@ -230,7 +230,7 @@ fn one_that_never_lets_go_and_asks_without_end_leaves_the_others_their_time() {
 
 #[test]
 fn a_slice_whose_file_was_cut_takes_no_more_turns_and_the_others_do() {
-    let scheduler = ComputeScheduler::start().unwrap();
+    let scheduler = ComputeScheduler::start(Box::new(|_, _| {})).unwrap();
     let slices = [1, 2].map(|number| TestSlice::kept(number, &scheduler));
     let cut = TestSlice::kept(3, &scheduler);
     until("it is kept", || scheduler.usage(cut.job).is_some());
@@ -257,7 +257,7 @@ fn a_slice_whose_file_was_cut_takes_no_more_turns_and_the_others_do() {
 
 #[test]
 fn no_process_waits_for_an_ended_scheduler() {
-    let scheduler = ComputeScheduler::start().unwrap();
+    let scheduler = ComputeScheduler::start(Box::new(|_, _| {})).unwrap();
     let slices = [1, 2].map(|number| TestSlice::kept(number, &scheduler));
     let slots = slices.each_ref().map(TestSlice::slot);
     until("both are kept", || {
@@ -286,7 +286,7 @@ fn no_process_waits_for_an_ended_scheduler() {
 
 #[test]
 fn terms_can_change_and_end() {
-    let scheduler = ComputeScheduler::start().unwrap();
+    let scheduler = ComputeScheduler::start(Box::new(|_, _| {})).unwrap();
     let slices = [1, 2].map(|number| TestSlice::kept(number, &scheduler));
     let asked = |slice: &TestSlice| scheduler.usage(slice.job).map(|got| got.share);
     until("both are kept", || {
@@ -313,7 +313,7 @@ fn terms_can_change_and_end() {
 
 #[test]
 fn a_gate_that_its_job_opens_is_closed_again() {
-    let scheduler = ComputeScheduler::start().unwrap();
+    let scheduler = ComputeScheduler::start(Box::new(|_, _| {})).unwrap();
     let slice = TestSlice::new(1);
     slice.keep(&scheduler, "strict=0.5");
     until("its gate is closed", || {

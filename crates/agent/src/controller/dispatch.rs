@@ -237,6 +237,9 @@ fn dispatch(
         Message::CheckpointReport(report) => {
             offload::apply_checkpoint_report(&mut state.jobs, fx, io, *report)?
         }
+        Message::WakeWanted { job, call } => {
+            park::wake_for_call(&mut state.jobs, fx, io, job, &call)?;
+        }
         Message::WorkerHolds(holds) => {
             state.gpus.worker_holds = holds;
             fx.replan |= sharing::take_over(&mut state.gpus, io);

@@ -205,6 +205,8 @@ pub enum Message {
     WorkerHolds(Vec<WorkerHold>),
     /// The report of a checkpoint operation.
     CheckpointReport(Box<checkpoint::CheckpointReport>),
+    /// A call of a parked job needs its memory.
+    WakeWanted { job: JobId, call: String },
     /// The report of a MIG command.
     MigReport(Box<MigReport>),
     /// The outcome of a probe of a GPU.
@@ -263,6 +265,7 @@ impl Message {
             | Self::Sampled(_)
             | Self::WorkerHolds(_)
             | Self::CheckpointReport(_)
+            | Self::WakeWanted { .. }
             | Self::MigReport(_)
             | Self::GpuProbed(_)
             | Self::ObservationFailed(_)

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::watch;
 
 use crate::checkpoint;
+use crate::compute::WakeReporter;
 use crate::controller::mailbox::{Mailbox, Message};
 use crate::gpu::SourceError;
 use crate::gpu::mig::MigReport;
@@ -60,6 +61,12 @@ pub fn mig_reports(mailbox: &Mailbox) -> impl Fn(MigReport) + Clone + Send + 'st
 pub fn checkpoint_reports(mailbox: &Mailbox) -> checkpoint::ReportSender {
     let mailbox = mailbox.clone();
     Arc::new(move |report| mailbox.post(Message::CheckpointReport(Box::new(report))))
+}
+
+/// Calls of parked jobs that need their memory.
+pub fn wake_reports(mailbox: &Mailbox) -> WakeReporter {
+    let mailbox = mailbox.clone();
+    Box::new(move |job, call| mailbox.post(Message::WakeWanted { job, call }))
 }
 
 /// Outcomes of probes of GPUs.

@@ -144,6 +144,7 @@ impl SliceConfig<'_> {
                 weight,
                 cap,
                 unseen: 0,
+                parked_limit: 0,
             }
         };
         SliceSpec {
@@ -258,12 +259,14 @@ impl HeldSlice {
         self.control.heartbeat(boot_ns());
     }
 
-    /// Gives its processes these limits and weights from now on; by position in its GPUs.
-    pub fn resize(&self, limits: &[Grant], compute: Compute) {
+    /// Gives its processes these limits and weights from now on; by position in its GPUs. `parked`: the limits that a
+    /// parked job gets back; none for another job.
+    pub fn resize(&self, limits: &[Grant], compute: Compute, parked: &[Bytes]) {
+        let returns = |gpu: usize| parked.get(gpu).map_or(0, |limit| limit.get());
         self.reader.change(|spec| {
             spec.mode = mode(compute);
-            for (gpu, limit) in spec.gpus.iter_mut().zip(limits) {
-                gpu.limit = limit.memory.get();
+            for (at, (gpu, limit)) in spec.gpus.iter_mut().zip(limits).enumerate() {
+                (gpu.limit, gpu.parked_limit) = (limit.memory.get(), returns(at));
                 (gpu.weight, gpu.cap) = weight_and_cap(limit, compute);
             }
         });
@@ -273,9 +276,15 @@ impl HeldSlice {
             if !is_closed {
                 self.control.set_limit(gpu, limit.memory.get());
             }
+            self.control.set_parked_limit(gpu, returns(gpu));
             let (weight, cap) = weight_and_cap(limit, compute);
             self.control.set_compute(gpu, weight, cap);
         }
+    }
+
+    /// Forgets the calls that woke a parked job before. Without the file there is none.
+    pub fn clear_wake_request(&self) {
+        let _ = self.reader.slice().clear_wake_request();
     }
 
     /// Measures the peak that a job has after its resize. Without the file there is nothing to measure.
@@ -538,6 +547,7 @@ mod tests {
                 ..grant()
             }],
             Compute::default(),
+            &[],
         );
         held.set_unaccounted(0, Bytes::gib(1));
         assert_eq!(held.repair().unwrap(), None);
@@ -580,7 +590,7 @@ mod tests {
         };
         let mut held = HeldSlice::adopt(&folder, &closed, None).unwrap();
         // What a daemon does with each slice that it adopts, and at each observation.
-        held.resize(&grants, Compute::default());
+        held.resize(&grants, Compute::default(), &[]);
         assert_eq!(held.repair().unwrap(), None);
         assert_eq!(slot.reserve(0, 1).unwrap_err().limit, 0);
         // The daemon reports its grant as before.

@@ -30,6 +30,7 @@ pub const POINTS: &[&str] = &[
     "pause.held",
     "aside.intent",
     "aside.noted",
+    "aside.gated",
     "aside.locked",
     "aside.saved",
     "aside.stopped",

@@ -41,6 +41,11 @@ impl GpuMemoryState {
         self.kind == OffloadKind::Parked && self.memory != MemoryResidency::Kept
     }
 
+    /// Whether the memory of a parked job leaves its GPUs, and no call has asked for it yet.
+    pub fn is_being_parked(&self) -> bool {
+        self.is_parked() && self.memory == MemoryResidency::Leaving
+    }
+
     /// Nothing was ever done with it.
     pub fn is_untouched(&self) -> bool {
         *self == Self::default()

@@ -6,12 +6,14 @@ use std::cell::RefCell;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 use std::{fmt, fs};
 
 use divvy_api::client::Client;
 use divvy_api::v1::{
     Amount, EndReason, ErrorCode, Job, JobState, MemoryPlace, ProjectChange, Resize, Submit,
 };
+use divvy_ledger::SCHEDULER_TIMEOUT_NS;
 use divvy_testkit::{
     Bounded as _, Home, PATIENCE, ended, in_state, quarter, refused, until, until_async,
 };
@@ -46,6 +48,20 @@ fn keeper(home: &Home, name: &str, thousandths: u16, processes: u32) -> Submit {
 fn gate(home: &Home, name: &str) -> String {
     let gate = home.path().join(format!("gate-{name}"));
     gate.to_str().unwrap().to_owned()
+}
+
+/// Has all processes of the job make no more calls of the driver.
+fn make_idle(home: &Home, job: &Job, processes: usize) {
+    fs::write(gate(home, &job.name) + ".idle", "").unwrap();
+    let log = Path::new(&job.directory).join("log");
+    until("they are idle", || {
+        let said = fs::read_to_string(&log).unwrap_or_default();
+        said.matches("idle").count() == processes
+    });
+}
+
+fn make_busy(home: &Home, name: &str) {
+    fs::remove_file(gate(home, name) + ".idle").unwrap();
 }
 
 /// Submits it, and waits until all of its processes keep theirs.
@@ -597,6 +613,9 @@ async fn finds_where_the_memory_is(points: &[&str], way: Way) {
         home.crash_at(point, &ONE, async |home| {
             let client = home.connect();
             let job = kept(home, &keeper(home, "first", 750, 2), 2).await;
+            if matches!(way, Way::Parked) {
+                make_idle(home, &job, 2);
+            }
             // Cut short by the daemon's end.
             let _ = way.away(&client, &job.id).await;
             let _ = way.back(&client, &job.id).await;
@@ -636,6 +655,7 @@ async fn a_parked_job_runs_on_without_its_gpu_until_it_is_woken() {
     let home = Home::started(&ONE);
     let client = home.connect();
     let first = kept(&home, &keeper(&home, "first", 750, 2), 2).await;
+    make_idle(&home, &first, 2);
     let parked = client.park(&first.id).await.unwrap();
     assert_eq!(place(&parked), Some(MemoryPlace::Host), "{parked:#?}");
     assert!(!parked.suspended && parked.slices.is_empty(), "{parked:#?}");
@@ -694,6 +714,7 @@ async fn a_park_is_refused_before_any_lock_and_a_driver_that_fails_leaves_the_jo
             .contains("is not parked")
     );
 
+    make_idle(&home, &first, 1);
     for step in ["GetState", "Lock", "Checkpoint"] {
         let function = format!("cuCheckpointProcess{step}");
         fault(&home, &function);
@@ -723,4 +744,77 @@ async fn a_park_is_refused_before_any_lock_and_a_driver_that_fails_leaves_the_jo
     let end = ended(&client, &first.id).await;
     assert_eq!(end.end_reason, Some(EndReason::Cancelled));
     assert!(home.slices().is_empty());
+}
+
+/// The texts of a job's events of this kind.
+async fn told(client: &Client, id: &str, kind: &str) -> Vec<String> {
+    let events = client.events(0).await.unwrap().into_iter();
+    let its = events.filter(|event| event.job.as_deref() == Some(id) && event.kind == kind);
+    its.map(|event| event.text).collect()
+}
+
+#[tokio::test]
+async fn the_first_call_of_a_parked_job_that_needs_its_gpu_wakes_it_once_there_is_room() {
+    let home = Home::started(&ONE);
+    let client = home.connect();
+    let first = kept(&home, &keeper(&home, "first", 750, 2), 2).await;
+    make_idle(&home, &first, 2);
+    client.park(&first.id).await.unwrap();
+    let second = kept(&home, &keeper(&home, "second", 500, 1), 1).await;
+    make_busy(&home, "first");
+    until_job(&client, &first.id, "a call has asked", |job| {
+        place(job) == Some(MemoryPlace::RestorePending)
+    })
+    .await;
+    assert_eq!(
+        told(&client, &first.id, "wake_requested").await,
+        ["by cuMemcpyDtoH_v2"]
+    );
+    let runs = client.job(&second.id).await.unwrap();
+    assert_eq!(runs.state, JobState::Running, "a wake ends no other job");
+    fs::write(gate(&home, "second"), "").unwrap();
+    until_job(&client, &first.id, "it is woken", |job| {
+        job.gpu_memory.is_none()
+    })
+    .await;
+    goes_on_to_its_end(&home, &client, &first.id, "first").await;
+
+    // It calls all the time, so it is not parked for long, if at all.
+    let busy = kept(&home, &keeper(&home, "busy", 500, 1), 1).await;
+    let _ = client.park(&busy.id).await;
+    until_job(&client, &busy.id, "it has its memory", |job| {
+        job.gpu_memory.is_none()
+    })
+    .await;
+    goes_on_to_its_end(&home, &client, &busy.id, "busy").await;
+}
+
+#[tokio::test]
+async fn a_call_of_a_parked_job_without_a_daemon_wakes_it_under_the_next_daemon() {
+    let mut home = Home::started(&ONE);
+    let client = home.connect();
+    let first = kept(&home, &keeper(&home, "first", 500, 1), 1).await;
+    make_idle(&home, &first, 1);
+    client.park(&first.id).await.unwrap();
+    home.kill();
+    // Longer than the gate counts without a daemon: the call is in the driver's lock.
+    make_busy(&home, "first");
+    let (since, silence) = (
+        Instant::now(),
+        Duration::from_nanos(2 * SCHEDULER_TIMEOUT_NS),
+    );
+    until("the gate does not count any more", || {
+        since.elapsed() > silence
+    });
+    home.start(&ONE);
+    let client = home.connect();
+    until_job(&client, &first.id, "it is woken", |job| {
+        job.gpu_memory.is_none()
+    })
+    .await;
+    assert_eq!(
+        told(&client, &first.id, "wake_requested").await,
+        ["by cuMemcpyDtoH_v2"]
+    );
+    goes_on_to_its_end(&home, &client, &first.id, "first").await;
 }

@@ -12,8 +12,9 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use super::gate::ASK_AGAIN;
+use super::park;
 use crate::futex::{self, WaitWord};
-use crate::layout::{GPUS, SliceGpu, SlotLines, SlotsFile, state};
+use crate::layout::{GPUS, SliceGpu, SlotLines, SlotsFile, WAKE_CALL_WORDS, state};
 use crate::map::{self, OpenError, word};
 use crate::process::{Liveness, ProcessIdentity};
 use crate::slice::{Slice, live};
@@ -59,6 +60,8 @@ pub struct Demand {
     pub device_time: [u64; GPUS],
     /// Time spent at the gate, all threads together, in nanoseconds, since the slice was made.
     pub throttled_ns: u64,
+    /// The first call that has asked for the memory of a parked job.
+    pub wake_call: Option<String>,
 }
 
 /// An open eye on a slice's `slots`.
@@ -124,6 +127,7 @@ impl DemandReader {
         let gpus = self.slice.gpus().len();
         let mut demand = Demand {
             throttled_ns: word(&head, offset_of!(SlotsFile, throttled)),
+            wake_call: wake_call(&head),
             ..Demand::default()
         };
         for gpu in 0..gpus {
@@ -188,6 +192,14 @@ impl Demand {
         self.busy |= works;
         self.workers += u32::from(works);
     }
+}
+
+/// The call that has asked for the memory of a parked job, in the head of a slots file.
+fn wake_call(head: &[u8]) -> Option<String> {
+    let name = head.get(offset_of!(SlotsFile, wake_call)..)?;
+    let name = name.get(..WAKE_CALL_WORDS * size_of::<u64>())?;
+    let wish = word(head, offset_of!(SlotsFile, wake_wanted));
+    (wish > park::wish::NAMING).then(|| park::name_of(name))
 }
 
 fn half(line: &[u8], offset: usize) -> u32 {

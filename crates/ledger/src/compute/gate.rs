@@ -27,6 +27,9 @@ const LOOK: Duration = Duration::from_micros(200);
 /// (PyTorch with NCCL: 10 minutes).
 pub const MAX_GATE_WAIT_NS: u64 = 60_000_000_000;
 
+/// The word of the gate of a parked job ([`ProcessSlot::gate`]).
+pub const PARKED_WORD: u64 = gate_word::PARKED;
+
 /// The grant of a slice: the launches that its processes may start. Times are of [`boot_time_ns`], below 2^62.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grant {
@@ -41,6 +44,8 @@ pub enum Grant {
     Peers(u64),
     /// Nothing.
     Closed,
+    /// Nothing, and every call that needs the GPU waits: the job's memory is not there.
+    Parked,
 }
 
 impl Grant {
@@ -51,6 +56,7 @@ impl Grant {
             Self::Until(end) => gate_word::until(end),
             Self::Peers(end) => gate_word::peers(end),
             Self::Closed => gate_word::CLOSED,
+            Self::Parked => gate_word::PARKED,
         }
     }
 
@@ -58,6 +64,7 @@ impl Grant {
         match gate_word::parts(word) {
             (0, _) => Self::Open,
             _ if word == gate_word::BOUNDED => Self::Bounded,
+            _ if word == gate_word::PARKED => Self::Parked,
             (1, end) => Self::Until(end),
             (2, end) => Self::Peers(end),
             // Also what a later version has in mind with a word of this kind.
@@ -215,7 +222,7 @@ impl ProcessSlot {
             Grant::Open | Grant::Bounded => true,
             Grant::Until(end) => now < end,
             Grant::Peers(end) => now < end && !self.has_work(gpu) && self.is_let_in(gpu, word),
-            Grant::Closed => false,
+            Grant::Closed | Grant::Parked => false,
         };
         granted || self.is_scheduler_gone(now) || self.is_inherited()
     }
@@ -245,6 +252,10 @@ impl ProcessSlot {
             }
             if self.may_launch(gpu, now) {
                 break;
+            }
+            if self.is_parked() && self.wait_for_wake(c"a launch") {
+                time = WaitTimer::since(boot_time_ns());
+                continue;
             }
             if stood > longest {
                 self.alarm();
@@ -335,13 +346,13 @@ impl ProcessSlot {
     }
 
     /// Tells the keeper that this process wants something.
-    fn request_turn(&self) {
+    pub(super) fn request_turn(&self) {
         self.own().asked.fetch_add(1, SeqCst);
         self.slots.asked.fetch_add(1, SeqCst);
         futex::wake(&self.slots.asked);
     }
 
-    fn is_scheduler_gone(&self, now: u64) -> bool {
+    pub(super) fn is_scheduler_gone(&self, now: u64) -> bool {
         now.saturating_sub(self.control.keeper.load(Relaxed)) > SCHEDULER_TIMEOUT_NS
     }
 
@@ -392,6 +403,7 @@ mod tests {
             Grant::Until(7),
             Grant::Peers(gate_word::TIME),
             Grant::Closed,
+            Grant::Parked,
         ] {
             assert_eq!(Grant::from_word(grant.to_word()), grant);
         }
@@ -404,7 +416,7 @@ mod tests {
 
     #[test]
     fn a_closed_gate_of_a_later_version_is_closed() {
-        assert_eq!(Grant::from_word(3 << 62 | 1), Grant::Closed);
+        assert_eq!(Grant::from_word(3 << 62 | 2), Grant::Closed);
     }
 
     #[test]

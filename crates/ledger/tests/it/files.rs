@@ -263,6 +263,7 @@ fn a_slice_is_written_and_read_back_whole() {
         weight: 1000 - u16::from(index),
         cap: u16::from(index),
         unseen: 3 << index,
+        parked_limit: 5 << index,
     };
     let id = "x".repeat(64);
     let spec = SliceSpec {
@@ -281,6 +282,7 @@ fn a_slice_is_written_and_read_back_whole() {
     control.set_overhead(3, 78);
     control.set_compute(3, 79, 80);
     control.set_unseen(3, 83);
+    control.set_parked_limit(3, 84);
     control.set_limit(16, 1);
     control.heartbeat(81);
     drop(control);
@@ -292,6 +294,7 @@ fn a_slice_is_written_and_read_back_whole() {
         weight: 79,
         cap: 80,
         unseen: 83,
+        parked_limit: 84,
     };
     assert_eq!((read.spec().gpus[3], read.heartbeat()), (changed, 81));
     assert_eq!(read.spec().gpus[4], gpu(4));
@@ -309,6 +312,7 @@ fn decided() -> (tempfile::TempDir, Control, SliceSpec) {
         weight: 250,
         cap: 500,
         unseen: 7 << 20,
+        parked_limit: 0,
     };
     let spec = SliceSpec {
         id: "12".into(),

@@ -108,6 +108,18 @@ pub struct LazySymbol {
 }
 
 impl LazySymbol {
+    /// `name` is the exported symbol, with a terminating NUL.
+    pub const fn new(library: Library, name: &'static str) -> Self {
+        let Ok(name) = CStr::from_bytes_with_nul(name.as_bytes()) else {
+            panic!("a name ends with NUL and has no other")
+        };
+        Self {
+            name,
+            library,
+            address: AtomicPtr::new(null_mut()),
+        }
+    }
+
     /// The driver's function; `None` when this driver has none of that name.
     pub fn address(&self) -> Option<*mut c_void> {
         let mut known = self.address.load(Acquire);
@@ -153,15 +165,8 @@ impl<F: Copy> Function<F> {
     /// `name` is the exported symbol, the same as the alias's, with a terminating NUL.
     pub const fn new(library: Library, name: &'static str) -> Self {
         assert!(size_of::<F>() == size_of::<*mut c_void>());
-        let Ok(name) = CStr::from_bytes_with_nul(name.as_bytes()) else {
-            panic!("a name ends with NUL and has no other")
-        };
         Function {
-            slot: LazySymbol {
-                name,
-                library,
-                address: AtomicPtr::new(null_mut()),
-            },
+            slot: LazySymbol::new(library, name),
             signature: PhantomData,
         }
     }

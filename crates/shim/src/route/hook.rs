@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use divvy_driver::sys::cuda::CUresult;
 
+use crate::park::TOUCHES;
 use crate::process;
 use crate::route::function::LazySymbol;
 use crate::table::HOOKS;
@@ -44,18 +45,33 @@ impl Hook {
     }
 }
 
-/// The hook of that name.
+/// The hook of that name, or the touch stub.
 pub fn named(name: &CStr) -> Option<&'static Hook> {
-    HOOKS.iter().find(|hook| hook.real.name == name)
+    let hook = HOOKS.iter().find(|hook| hook.real.name == name);
+    hook.or_else(|| {
+        let touch = TOUCHES.binary_search_by(|touch| touch.real.name.cmp(name));
+        TOUCHES.get(touch.ok()?)
+    })
 }
 
-/// The hook of that name, if this driver has a function to go with it.
+/// The hook or touch stub of that name, if this driver has a function to go with it.
 pub fn exported_as(name: &str) -> Option<&'static Hook> {
     let same = |hook: &&Hook| hook.real.name.to_bytes() == name.as_bytes();
-    HOOKS
-        .iter()
-        .find(same)
-        .filter(|hook| hook.real.address().is_some())
+    let mut all = HOOKS.iter().chain(TOUCHES);
+    all.find(same).filter(|hook| hook.real.address().is_some())
+}
+
+/// The touch stub in front of the driver's function at that address, among the versions of the function `base`.
+pub fn touch_at(base: &str, address: *mut c_void) -> Option<&'static Hook> {
+    let first = TOUCHES.partition_point(|touch| touch.real.name.to_bytes() < base.as_bytes());
+    let begins = |touch: &&Hook| touch.real.name.to_bytes().starts_with(base.as_bytes());
+    let is_version = |touch: &&Hook| {
+        let rest = touch.real.name.to_bytes().get(base.len()..);
+        rest.is_some_and(|rest| matches!(rest, [] | [b'_', ..]))
+    };
+    let versions = TOUCHES.get(first..)?.iter().take_while(begins);
+    let mut versions = versions.filter(is_version);
+    versions.find(|touch| touch.real.address() == Some(address))
 }
 
 /// The hook in front of the driver's function at that address.
@@ -140,6 +156,9 @@ macro_rules! hooks {
                 $(if $straight() {
                     return call();
                 })?
+                if const { $crate::park::wakes(stringify!($name)) } && $crate::park::is_parked() {
+                    $crate::park::wait(real::$name.slot().name);
+                }
                 $crate::oom_report::watched(real::$name.slot().name, || {
                     $crate::route::hook::guarded(function, call, |real| $handler(real, $($argument),*))
                 })

@@ -71,7 +71,9 @@ fn answer<F>(real: &Real<'_, F>, pfn: *mut *mut c_void, request: &Request) -> CU
     if found.is_null() {
         return result;
     }
-    match hook::at(found).or_else(|| request.inner(found)) {
+    let touch = || hook::touch_at(request.name()?, found);
+    let hook = hook::at(found).or_else(touch);
+    match hook.or_else(|| request.inner(found)) {
         // SAFETY: as above.
         Some(hook) => unsafe { pfn.write(hook.function()) },
         None => unknown::answered(request.name().unwrap_or_default(), found),

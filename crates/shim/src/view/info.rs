@@ -9,6 +9,7 @@ use divvy_driver::sys::cuda::{CUdevice, CUresult};
 
 use crate::account::GpuAccount;
 use crate::device::{self, DeviceMembership};
+use crate::park;
 use crate::route::hook::Real;
 
 /// A GPU's memory as the slice sees it, in bytes.
@@ -19,6 +20,14 @@ pub struct View {
 }
 
 impl View {
+    /// The view of a parked job: others have its memory on the GPU, so what the driver has free does not count.
+    pub fn parked(limit: u64, used: u64) -> View {
+        View {
+            total: limit,
+            free: limit.saturating_sub(used),
+        }
+    }
+
     /// The slice's view of a GPU of which the driver reports `real`.
     pub fn of(limit: u64, used: u64, real: View) -> View {
         let total = real.total.min(limit);
@@ -42,6 +51,9 @@ fn info<F, N: Copy + TryInto<u64> + TryFrom<u64>>(
     free: *mut N,
     total: *mut N,
 ) -> CUresult {
+    if park::is_parked() {
+        return parked(free, total);
+    }
     let result = real.call();
     if result != CUresult::SUCCESS || free.is_null() || total.is_null() {
         return result;
@@ -78,6 +90,29 @@ fn info<F, N: Copy + TryInto<u64> + TryFrom<u64>>(
     result
 }
 
+/// The answer while the job is parked: from the ledger alone, since the driver's lock would hold the question. Without a
+/// context on a GPU of the slice it is the driver's error.
+fn parked<N: TryFrom<u64>>(free: *mut N, total: *mut N) -> CUresult {
+    let belongs = device::current().and_then(device::belongs);
+    let Some(DeviceMembership::InSlice(place)) = belongs else {
+        return CUresult::INVALID_CONTEXT;
+    };
+    if free.is_null() || total.is_null() {
+        return CUresult::INVALID_VALUE;
+    }
+    let GpuAccount { slot, gpu, .. } = place;
+    let view = View::parked(slot.parked_limit(gpu), slot.used_by_living(gpu));
+    let (Ok(view_free), Ok(view_total)) = (N::try_from(view.free), N::try_from(view.total)) else {
+        return CUresult::INVALID_VALUE;
+    };
+    // SAFETY: neither is null, and the program has room for its answer there.
+    unsafe {
+        free.write(view_free);
+        total.write(view_total);
+    }
+    CUresult::SUCCESS
+}
+
 pub fn total_mem<F>(real: Real<'_, F>, bytes: *mut usize, dev: CUdevice) -> CUresult {
     total(&real, bytes, dev)
 }
@@ -101,7 +136,7 @@ fn total<F, N: Copy + TryInto<u64> + TryFrom<u64>>(
         let limited = whole
             .try_into()
             .unwrap_or(u64::MAX)
-            .min(place.slot.limit(place.gpu));
+            .min(place.slot.shown_limit(place.gpu));
         // SAFETY: as above. The number did not grow, so it still fits.
         unsafe { bytes.write(N::try_from(limited).unwrap_or(whole)) };
     }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use divvy_testkit::Bounded as _;
 
-use crate::support::{documented_hooks, preload, wrappers};
+use crate::support::{exported_functions, preload, wrappers};
 
 fn lines(program: &str, flags: &[&str], file: &Path) -> Vec<String> {
     let output = Command::new(program)
@@ -63,17 +63,17 @@ fn are_the_same(found: &BTreeSet<String>, expected: &BTreeSet<String>, file: &Pa
 }
 
 #[test]
-fn the_hooks_and_dlsym_are_all_that_the_preload_exports() {
-    let mut expected = documented_hooks();
+fn the_hooks_stubs_and_dlsym_are_all_that_the_preload_exports() {
+    let mut expected = exported_functions();
     assert!(expected.len() > 40);
     expected.insert("dlsym".into());
     are_the_same(&exported(&preload()), &expected, &preload());
 }
 
 #[test]
-fn the_hooks_of_its_library_are_all_that_a_wrapper_exports() {
+fn the_hooks_and_stubs_of_its_library_are_all_that_a_wrapper_exports() {
     for (file, prefix) in wrappers().iter().zip(["cu", "nvml"]) {
-        let mut expected = documented_hooks();
+        let mut expected = exported_functions();
         expected.retain(|name| name.starts_with(prefix));
         assert!(expected.len() > 10, "{prefix}");
         are_the_same(&exported(file), &expected, file);

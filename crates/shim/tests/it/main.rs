@@ -21,6 +21,7 @@ mod mig;
 mod model;
 mod monitor;
 mod oversize;
+mod park;
 mod programs;
 mod races;
 mod refusals;

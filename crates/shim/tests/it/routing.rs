@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use divvy_driver::sys::symbols::{self, ProcAddress};
 use divvy_testkit::{Bounded as _, join};
 
-use crate::support::{Form, ROOM, Rig, compiled, documented_hooks};
+use crate::support::{Form, ROOM, Rig, compiled, exported_functions};
 
 /// Asks for every line of `questions`; answers by line.
 fn ask(command: &mut Command, questions: &str) -> Vec<Vec<String>> {
@@ -85,7 +85,7 @@ fn every_name_version_and_flag_leads_to_the_very_function_that_the_driver_means(
     let lines: String = questions.iter().map(lines).collect();
     let bare = ask(&mut rig.bare(&program), &lines);
     assert_eq!(bare.len(), questions.len());
-    let hooked = documented_hooks();
+    let hooked = exported_functions();
     for form in [Form::Preload, Form::Wrapper] {
         let held = ask(&mut rig.held(&program, form), &lines);
         assert_eq!(held.len(), questions.len());

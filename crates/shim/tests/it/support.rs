@@ -56,6 +56,17 @@ pub fn documented_hooks() -> BTreeSet<String> {
     documented_as(|_| true)
 }
 
+/// The hooks, and the touch stubs of `src/park/touches.rs`, which a unit test compares with the compiled table.
+pub fn exported_functions() -> BTreeSet<String> {
+    let stubs = include_str!("../../src/park/touches.rs");
+    let (_, stubs) = stubs.split_once("{ $").expect("the list");
+    let stubs = stubs.split_whitespace().filter(|name| *name != "}");
+    documented_hooks()
+        .into_iter()
+        .chain(stubs.map(str::to_owned))
+        .collect()
+}
+
 /// Those of which the page says something in particular.
 pub fn documented_as(is_meant: impl Fn(&str) -> bool) -> BTreeSet<String> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/enforcement.md");

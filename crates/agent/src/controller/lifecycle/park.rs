@@ -175,15 +175,47 @@ pub(in crate::controller) fn wake(
         );
         return Err(error.hint(format!("divvy describe {reference}")).into());
     }
-    let before = aside.memory;
-    offload::move_memory(jobs, fx, io, id, MemoryEvent::Resume)?;
-    if matches!(
-        before,
-        MemoryResidency::Offloaded | MemoryResidency::Leaving
-    ) {
-        fx.record_event(io, Some(id), "wake_requested", "by command")?;
-    }
+    request_wake(jobs, fx, io, id, "by command")?;
     Ok(id)
+}
+
+/// Wakes a parked job whose call of this name waits for its memory. A job that has ended, or is woken already, stays as
+/// it is.
+pub(in crate::controller) fn wake_for_call(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    call: &str,
+) -> Result<(), StoreError> {
+    let is_parked = jobs.active.get(&id).is_some_and(|active| {
+        active.job.state.outcome().is_none() && active.job.run_state.aside.is_parked()
+    });
+    match is_parked {
+        true => request_wake(jobs, fx, io, id, &format!("by {call}")),
+        false => Ok(()),
+    }
+}
+
+/// Makes a parked job due, and records the cause once.
+fn request_wake(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    cause: &str,
+) -> Result<(), StoreError> {
+    let before = jobs
+        .active
+        .get(&id)
+        .map(|one| one.job.run_state.aside.memory);
+    offload::move_memory(jobs, fx, io, id, MemoryEvent::Resume)?;
+    match before {
+        Some(MemoryResidency::Offloaded | MemoryResidency::Leaving) => {
+            fx.record_event(io, Some(id), "wake_requested", cause)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A parked job has its memory again, or it was never taken, and `because` says why.

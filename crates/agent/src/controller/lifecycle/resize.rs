@@ -309,13 +309,16 @@ pub(in crate::controller) fn apply_limits(
             limit.memory = limit.memory.min(memory);
         }
     }
-    slice.resize(&limits, compute);
+    let is_parked = job.run_state.aside.is_parked();
+    let grants = job.state.grants().iter().filter(|_| is_parked);
+    let parked: Vec<Bytes> = grants.map(|grant| grant.memory).collect();
+    slice.resize(&limits, compute, &parked);
     let folder = io.config.home.slice(&id.to_string());
-    match job.holds() {
-        true => actuators
-            .compute_scheduler
-            .add_slice(id, &folder, &limits, compute),
-        false => actuators.compute_scheduler.remove_slice(id),
+    let scheduler = &actuators.compute_scheduler;
+    match (is_parked, job.holds()) {
+        (true, _) => scheduler.park(id, &folder),
+        (false, true) => scheduler.add_slice(id, &folder, &limits, compute),
+        (false, false) => scheduler.remove_slice(id),
     }
 }
 
@@ -334,6 +337,12 @@ pub(in crate::controller) fn apply_resizes(
         return Ok(());
     }
     for id in resizes {
+        if let Some(active) = state.jobs.active.get(&id)
+            && active.job.run_state.aside.is_being_parked()
+            && let Some(slice) = active.slice()
+        {
+            slice.clear_wake_request();
+        }
         apply_limits(&mut state.jobs, io, actuators, id);
         if let Some(slice) = state.jobs.active.get(&id).and_then(|active| active.slice()) {
             slice.restart_peaks();

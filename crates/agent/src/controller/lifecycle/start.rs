@@ -183,7 +183,7 @@ fn try_prepare(
                 .register(id, slice.to_watched_job(Vec::new()));
             // A resize may have lowered its limits between its grants and its slice.
             let limits = active.job.limits();
-            slice.resize(&limits, compute);
+            slice.resize(&limits, compute, &[]);
             actuators
                 .compute_scheduler
                 .add_slice(id, &folder, &limits, compute);

@@ -48,6 +48,9 @@ fn view(device: nvmlDevice_t, total: u64, free: u64) -> Option<View> {
     account.reconcile(gpu);
     account.note_ended();
     let usage = account.usage(gpu)?;
+    if usage.parked_limit > 0 {
+        return Some(View::parked(usage.parked_limit, usage.used_by_living()));
+    }
     Some(View::of(
         usage.limit,
         usage.used_by_living(),
