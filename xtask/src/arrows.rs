@@ -266,11 +266,12 @@ const SHIM: Tree = Tree {
     root: "crates/shim/src/lib.rs",
     module: &[],
     rows: &[
-        ("account", &[]),
+        ("park", &[]),
+        ("account", &["park"]),
         ("log", &[]),
-        ("process", &["account", "log"]),
+        ("process", &["account", "log", "park"]),
         ("oom_report", &["account", "process"]),
-        ("route", &["process", "oom_report"]),
+        ("route", &["park", "process", "oom_report"]),
         ("device", &["account", "process", "oom_report", "route"]),
         (
             "charge",
@@ -298,7 +299,9 @@ const SHIM: Tree = Tree {
         ),
         (
             "view",
-            &["account", "log", "process", "route", "device", "table"],
+            &[
+                "account", "log", "park", "process", "route", "device", "table",
+            ],
         ),
     ],
     back: &[

@@ -36,7 +36,7 @@ const fn recorded(path: &'static str, source: &'static str, filter: &'static str
     Generated { path, by }
 }
 
-const TABLE: [Generated; 17] = [
+const TABLE: [Generated; 18] = [
     recorded(
         "openapi/v1.json",
         "crates/agent/tests/it/openapi.rs",
@@ -51,6 +51,11 @@ const TABLE: [Generated; 17] = [
         "docs/enforcement.md",
         "crates/shim/src/page.rs",
         "package(divvy-shim) and test(/the_reference_page_/)",
+    ),
+    recorded(
+        "crates/shim/src/route/touch/list.rs",
+        "crates/shim/src/route/touch.rs",
+        "package(divvy-shim) and test(/every_function_that_wakes_a_parked_job_has/)",
     ),
     recorded(
         "docs/enforcement.md",

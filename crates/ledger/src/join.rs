@@ -157,6 +157,7 @@ fn claim(
     let live = state::with(claimed, state::LIVE);
     if taken {
         slot.pid.store(owner.pid, SeqCst);
+        slot.abilities.store(state::wakes(claimed), SeqCst);
         slot.start_time.store(owner.start_time, SeqCst);
         slot.pid_namespace.store(owner.pid_namespace, SeqCst);
         slot.dead_since.store(0, SeqCst);

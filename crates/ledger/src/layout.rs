@@ -205,7 +205,8 @@ pub(crate) struct SlotLines {
     /// State in the lowest byte, above it how often the slot has been claimed.
     pub state: AtomicU64,
     pub pid: AtomicU32,
-    _reserved: AtomicU32,
+    /// What the limiter of this claim can do ([`state::wakes`]). Earlier limiters leave what was there.
+    pub abilities: AtomicU32,
     /// Field 22 of /proc/PID/stat: clock ticks since boot.
     pub start_time: AtomicU64,
     /// Inode of the PID namespace that `pid` belongs to; 0 when it could not be found out.
@@ -307,6 +308,11 @@ pub(crate) mod state {
     pub const fn with(word: u64, state: u8) -> u64 {
         word & !0xff | state as u64
     }
+    /// The word of abilities of a limiter whose calls wake a parked job. It holds for this claim alone: an earlier limiter
+    /// does not write it.
+    pub const fn wakes(word: u64) -> u32 {
+        (word >> 8) as u32 | 1 << 31
+    }
     /// The word of the next claim of a slot.
     pub const fn claim(word: u64) -> u64 {
         with(word.wrapping_add(0x100), CLAIMED)
@@ -381,6 +387,7 @@ mod tests {
         assert_eq!(SLOTS_SIZE, 1408 * 1024);
         assert_eq!(offset_of!(SlotLines, state), 0);
         assert_eq!(offset_of!(SlotLines, pid), 8);
+        assert_eq!(offset_of!(SlotLines, abilities), 12);
         assert_eq!(offset_of!(SlotLines, start_time), 16);
         assert_eq!(offset_of!(SlotLines, pid_namespace), 24);
         assert_eq!(offset_of!(SliceGpu, work_end), 32);

@@ -110,6 +110,8 @@ pub struct ProcessUsage {
     pub slot: usize,
     pub owner: ProcessIdentity,
     pub state: ProcessState,
+    /// Its calls wake a parked job: its limiter is not of an earlier version.
+    pub wakes: bool,
     /// By position in the slice; GPUs the slice does not have are zero.
     pub gpus: [ProcessGpu; GPUS],
 }
@@ -565,10 +567,12 @@ impl Snapshot {
                 sum.with_shared(bytes_of(line))
             });
         }
+        let abilities = field(offset_of!(SlotLines, abilities)) as u32;
         Some(ProcessUsage {
             slot,
             owner,
             state,
+            wakes: abilities == state::wakes(field(offset_of!(SlotLines, state))),
             gpus,
         })
     }

@@ -315,10 +315,12 @@ impl ProcessSlot {
                 sum.with_shared(Word(line.used.load(SeqCst)).bytes())
             });
         }
+        let word = slot.state.load(Relaxed);
         Some(ProcessUsage {
             slot: index,
             owner,
             state,
+            wakes: slot.abilities.load(Relaxed) == state::wakes(word),
             gpus,
         })
     }

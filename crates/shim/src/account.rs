@@ -68,7 +68,6 @@ impl ProcessAccount {
             self.slice
                 .join()
                 .inspect(|slot| {
-                    park::watch_gate(slot);
                     process::count_early(slot);
                     process::log_ignored_switch();
                 })
@@ -76,6 +75,7 @@ impl ProcessAccount {
                 .ok()
         };
         let slot = self.slot.get_or_init(join).as_ref()?;
+        park::watch(slot);
         let is_whole = slot
             .check()
             .map_err(|damage| process::log_refusal(&damage.to_string()))

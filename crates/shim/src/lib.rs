@@ -22,8 +22,7 @@ mod log;
 mod oom_report;
 #[cfg(test)]
 mod page;
-#[doc(hidden)]
-pub mod park;
+mod park;
 mod process;
 mod route;
 #[doc(hidden)]
@@ -33,3 +32,5 @@ mod visible_devices;
 
 #[doc(hidden)]
 pub use route::lookup::dlsym;
+#[doc(hidden)]
+pub use route::touch::stubs;

@@ -252,10 +252,10 @@ fn watch_forks() {
     extern "C" fn forget() {
         CURRENT.store(null_mut(), Release);
         compute::forget_slot();
-        park::forget_gate();
+        park::forget();
     }
     if !WATCHED.swap(true, AcqRel) {
-        // SAFETY: the handler stores three words, which is allowed in a fork child.
+        // SAFETY: the handler stores four words, which is allowed in a fork child.
         unsafe { libc::pthread_atfork(None, None, Some(forget)) };
     }
 }

@@ -7,4 +7,5 @@ pub mod function;
 pub mod hook;
 pub mod lookup;
 pub mod procaddress;
+pub mod touch;
 pub mod unknown;

@@ -9,9 +9,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use divvy_driver::sys::cuda::CUresult;
 
-use crate::park::TOUCHES;
 use crate::process;
 use crate::route::function::LazySymbol;
+use crate::route::touch::TOUCHES;
 use crate::table::HOOKS;
 
 /// One row of the table.
@@ -156,8 +156,8 @@ macro_rules! hooks {
                 $(if $straight() {
                     return call();
                 })?
-                if const { $crate::park::wakes(stringify!($name)) } && $crate::park::is_parked() {
-                    $crate::park::wait(real::$name.slot().name);
+                if const { $crate::park::wakes(stringify!($name)) } {
+                    $crate::park::hold(real::$name.slot().name);
                 }
                 $crate::oom_report::watched(real::$name.slot().name, || {
                     $crate::route::hook::guarded(function, call, |real| $handler(real, $($argument),*))

@@ -51,7 +51,7 @@ fn info<F, N: Copy + TryInto<u64> + TryFrom<u64>>(
     free: *mut N,
     total: *mut N,
 ) -> CUresult {
-    if park::is_parked() {
+    if park::parked().is_some() {
         return parked(free, total);
     }
     let result = real.call();

@@ -56,9 +56,9 @@ pub fn documented_hooks() -> BTreeSet<String> {
     documented_as(|_| true)
 }
 
-/// The hooks, and the touch stubs of `src/park/touches.rs`, which a unit test compares with the compiled table.
+/// The hooks, and the touch stubs of `src/route/touch/list.rs`, which a unit test compares with the compiled table.
 pub fn exported_functions() -> BTreeSet<String> {
-    let stubs = include_str!("../../src/park/touches.rs");
+    let stubs = include_str!("../../src/route/touch/list.rs");
     let (_, stubs) = stubs.split_once("{ $").expect("the list");
     let stubs = stubs.split_whitespace().filter(|name| *name != "}");
     documented_hooks()

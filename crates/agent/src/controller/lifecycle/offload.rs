@@ -550,7 +550,9 @@ pub(in crate::controller) fn offload_block_reason(jobs: &Jobs, job: &Job) -> Opt
         // Since when, `describe` says in the reader's time zone.
         MemoryPlace::Host if aside.is_parked() => {
             let id = job.reference();
-            format!("parked: {its} is in host memory; `divvy wake {id}` brings it back")
+            format!(
+                "parked: {its} is in host memory; its next GPU call or `divvy wake {id}` brings it back"
+            )
         }
         MemoryPlace::Host => format!("holds no GPU: {its} is in host memory"),
         MemoryPlace::RestorePending if aside.is_parked() => match &op.blocked_by {

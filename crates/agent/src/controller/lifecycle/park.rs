@@ -101,6 +101,10 @@ fn ledger_obstacle(ledger: &Snapshot, gpus: usize) -> Option<&'static str> {
         Some("it shares GPU memory between processes, which the driver cannot save")
     } else if ledger.processes().iter().any(is_elsewhere) {
         Some("a process of the job is in another PID namespace")
+    } else if !ledger.processes().iter().all(|slot| slot.wakes) {
+        Some(
+            "a process has the limiter of an earlier version, and its calls would not wake the job",
+        )
     } else {
         None
     }

@@ -111,6 +111,7 @@ mod tests {
             ..ProcessGpu::default()
         };
         ProcessUsage {
+            wakes: true,
             slot: 0,
             owner: ProcessIdentity::default(),
             state,

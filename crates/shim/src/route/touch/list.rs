@@ -1,5 +1,5 @@
 //! The functions that wake a parked job and have no hook, with the stubs made from them. `cargo xtask bless` writes the
-//! list: all names of NVIDIA's headers that [`super::wakes`] means, without those in the table of hooks.
+//! list: all names of NVIDIA's headers that [`crate::park::wakes`] means, without those in the table of hooks.
 
 use super::touch_stubs;
 
