@@ -255,3 +255,69 @@ pub(super) fn woken(
     let words = format!("its memory is on its GPUs again after {took_s:.1} s of copying");
     fx.record_event(io, Some(id), "woken", &words)
 }
+
+#[cfg(test)]
+mod tests {
+    use divvy_ledger::{Control, GpuSpec, ProcessSlot, Slice, SliceSpec};
+
+    use super::*;
+
+    /// What `change` makes of the slice of a job with one process and one GPU.
+    fn obstacle_after(change: impl FnOnce(&ProcessSlot, &std::path::Path)) -> Option<&'static str> {
+        let folder = tempfile::tempdir().unwrap();
+        let spec = SliceSpec {
+            id: "3".into(),
+            gpus: vec![GpuSpec {
+                limit: Bytes::gib(8).get(),
+                ..GpuSpec::default()
+            }],
+            ..SliceSpec::default()
+        };
+        let _control = Control::create(folder.path(), &spec).unwrap();
+        let slice = Slice::open(folder.path()).unwrap();
+        let slot = slice.join().unwrap();
+        change(&slot, folder.path());
+        ledger_obstacle(&slice.read().unwrap(), 1)
+    }
+
+    /// Where a slot has its abilities and the PID namespace of its process (layout version 2, the first slot).
+    const ABILITIES: u64 = 4096 + 12;
+    const NAMESPACE: u64 = 4096 + 24;
+
+    fn write(folder: &std::path::Path, at: u64, bytes: &[u8]) {
+        use std::os::unix::fs::FileExt as _;
+        let slots = std::fs::File::options()
+            .write(true)
+            .open(folder.join("slots"));
+        slots.unwrap().write_all_at(bytes, at).unwrap();
+    }
+
+    #[test]
+    fn memory_that_the_driver_cannot_save_and_processes_that_cannot_wake_refuse_a_park() {
+        let used = Bytes::gib(1).get();
+        let plain = obstacle_after(|slot, _| slot.force(0, used));
+        assert_eq!(plain, None);
+        let nothing = obstacle_after(|_, _| {}).unwrap();
+        assert!(nothing.contains("uses GPU memory"), "{nothing}");
+        let managed = obstacle_after(|slot, _| {
+            slot.force(0, used);
+            slot.note_managed(0, 4096);
+        });
+        assert!(managed.unwrap().contains("managed memory"));
+        let shared = obstacle_after(|slot, _| {
+            slot.force(0, used);
+            slot.export(0, 7, 4096).unwrap();
+        });
+        assert!(shared.unwrap().contains("shares GPU memory"));
+        let earlier = obstacle_after(|slot, folder| {
+            slot.force(0, used);
+            write(folder, ABILITIES, &[0; 4]);
+        });
+        assert!(earlier.unwrap().contains("earlier version"));
+        let elsewhere = obstacle_after(|slot, folder| {
+            slot.force(0, used);
+            write(folder, NAMESPACE, &1_u64.to_ne_bytes());
+        });
+        assert!(elsewhere.unwrap().contains("PID namespace"));
+    }
+}
