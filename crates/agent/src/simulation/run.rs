@@ -87,6 +87,8 @@ pub struct Run {
     committed: BTreeMap<JobId, JournaledJob>,
     /// Under which rule about doing nothing they are, in seconds.
     rules: BTreeMap<String, u64>,
+    /// Jobs that were offloaded or gave way once: a promise to a parked job does not hold against them.
+    pub has_given_way: BTreeSet<JobId>,
     /// Which of them start once they are confirmed.
     to_confirm: BTreeSet<String>,
     /// Claims that pods were started with, by uid.
@@ -177,6 +179,8 @@ impl Run {
                 .unwrap_or_default(),
             cancels: dice.once_in(2),
             project_rules: workload::rules_of_users(&mut dice),
+            idle: workload::idle_park(&mut dice),
+            park: workload::parking(&mut dice),
         };
         let mut run = Self {
             folder,
@@ -194,6 +198,7 @@ impl Run {
             ended: BTreeMap::new(),
             committed: BTreeMap::new(),
             rules: BTreeMap::new(),
+            has_given_way: BTreeSet::new(),
             to_confirm: BTreeSet::new(),
             pods: BTreeMap::new(),
             given_back: BTreeSet::new(),
@@ -536,7 +541,8 @@ impl Run {
                 continue;
             };
             let key = self.keys.iter().find(|(_, known)| **known == id);
-            let after = key.and_then(|(key, _)| self.rules.get(key)).copied();
+            let own = key.and_then(|(key, _)| self.rules.get(key)).copied();
+            let after = own.or(self.manner.idle.map(|rule| rule.after_s));
             let Some(worked) = with(|world| world.worked.get(&id).copied()).flatten() else {
                 return Err(format!("job {id} has not begun, and is called idle"));
             };
@@ -872,6 +878,8 @@ impl Run {
                 world.kill(pid);
             }
         });
+        // Jobs that are parked again and again would not end.
+        self.manner.idle = None;
         daemon::set_fuse(None);
         daemon::set_room(None);
         daemon::set_low(false);

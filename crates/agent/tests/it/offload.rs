@@ -10,7 +10,8 @@ use std::{fmt, fs};
 
 use divvy_api::client::Client;
 use divvy_api::v1::{
-    Amount, EndReason, ErrorCode, Job, JobState, MemoryPlace, ProjectChange, Resize, Submit,
+    Amount, EndReason, ErrorCode, Idle, IdleAction, Job, JobState, MemoryPlace, ProjectChange,
+    Resize, Submit,
 };
 use divvy_testkit::{
     Bounded as _, Home, PATIENCE, ended, in_state, quarter, refused, until, until_async,
@@ -667,6 +668,88 @@ async fn a_parked_job_runs_on_without_its_gpu_until_it_is_woken() {
         told.ends_with(&[&of_park[..], &["ended"]].concat()),
         "{told:?}"
     );
+}
+
+/// A keeper that may be parked when it was idle for so long.
+fn parkable(home: &Home, name: &str, thousandths: u16, after_s: u64) -> Submit {
+    let action = IdleAction::Park;
+    Submit {
+        idle: Some(Idle { after_s, action }),
+        ..keeper(home, name, thousandths, 1)
+    }
+}
+
+async fn is_parked(client: &Client, id: &str) {
+    let is_parked = |job: &Job| place(job) == Some(MemoryPlace::Host);
+    until_job(client, id, "it is parked", is_parked).await;
+}
+
+async fn is_awake(client: &Client, id: &str) {
+    let is_awake = |job: &Job| job.gpu_memory.is_none();
+    until_job(client, id, "it is awake", is_awake).await;
+}
+
+#[tokio::test]
+async fn an_idle_job_is_parked_for_a_pending_one_and_returns_with_its_memory() {
+    let home = Home::started(&ONE);
+    let client = home.connect();
+    let first = kept(&home, &parkable(&home, "first", 750, 1), 1).await;
+    until_async("it is idle", async || {
+        let told = kinds(&client, &first.id).await;
+        told.contains(&"idle".to_owned()).then_some(())
+    })
+    .await;
+    assert_eq!(place(&client.job(&first.id).await.unwrap()), None);
+
+    // A job that does not give way gets none of the room that the first one is promised.
+    let firm = client.submit(&keeper(&home, "firm", 500, 1)).await.unwrap();
+    until_job(&client, &firm.id, "it waits", |job| job.reason.is_some()).await;
+    let second = kept(&home, &parkable(&home, "second", 500, 3600), 1).await;
+    is_parked(&client, &first.id).await;
+    let firm = client.job(&firm.id).await.unwrap();
+    let promised = format!("promised to #{}", first.id);
+    assert!(reason(&firm).contains(&promised), "{firm:#?}");
+    client.cancel(&firm.id).await.unwrap();
+
+    client.wake(&first.id).await.unwrap();
+    let there = format!("there: #{}", second.id);
+    let waits = |job: &Job| reason(job).contains(&there);
+    until_job(&client, &first.id, "it waits for its room", waits).await;
+    fs::write(gate(&home, "second"), "").unwrap();
+    assert_eq!(ended(&client, &second.id).await.exit_code, Some(0));
+    is_awake(&client, &first.id).await;
+    goes_on_to_its_end(&home, &client, &first.id, "first").await;
+}
+
+#[tokio::test]
+async fn three_jobs_take_turns_with_memory_for_one() {
+    let home = Home::started(&ONE);
+    let client = home.connect();
+    let names = ["first", "second", "third"];
+    let mut jobs: Vec<String> = Vec::new();
+    for name in names {
+        let job = kept(&home, &parkable(&home, name, 750, 1), 1).await;
+        if let Some(before) = jobs.last() {
+            is_parked(&client, before).await;
+        }
+        jobs.push(job.id);
+    }
+    client.wake(&jobs[0]).await.unwrap();
+    is_awake(&client, &jobs[0]).await;
+    is_parked(&client, &jobs[2]).await;
+    // The first one stays awake for a while, though it does nothing.
+    client.wake(&jobs[1]).await.unwrap();
+    let there = format!("there: #{}", jobs[0]);
+    let waits = |job: &Job| reason(job).contains(&there);
+    until_job(&client, &jobs[1], "it waits for its turn", waits).await;
+    let made_way = client.park(&jobs[0]).await.unwrap();
+    assert_eq!(place(&made_way), Some(MemoryPlace::Host), "{made_way:#?}");
+    is_awake(&client, &jobs[1]).await;
+    for (id, name) in jobs.iter().zip(names).rev() {
+        let _ = client.wake(id).await;
+        fs::write(gate(&home, "second"), "").unwrap();
+        goes_on_to_its_end(&home, &client, id, name).await;
+    }
 }
 
 #[tokio::test]
