@@ -144,6 +144,16 @@ mod tests {
     }
 
     #[test]
+    fn the_budget_of_parked_jobs_is_a_part_of_the_machine_or_a_size() {
+        let size = Bytes::gib(3);
+        assert_eq!(park_budget(HostMemory::Size(size)), Some(size));
+        let half = park_budget(HostMemory::Percent(50)).unwrap();
+        let all = park_budget(HostMemory::Percent(100)).unwrap();
+        assert!(Bytes::ZERO < half && half < all, "{half} of {all}");
+        assert_eq!(park_budget(HostMemory::Percent(0)), Some(Bytes::ZERO));
+    }
+
+    #[test]
     fn what_no_machine_has_is_not_there_and_nothing_always_is() {
         let said = reserve(Bytes::gib(1 << 30), &[]).unwrap_err();
         assert!(said.contains("host memory needed"), "{said}");

@@ -179,6 +179,9 @@ impl Run {
             grants.map(|grant| (job.id, grant))
         }) {
             let beside = firm.iter().filter(|grant| grant.gpu == own.gpu);
+            if beside.clone().next().is_some() {
+                with(|world| world.trace(|| format!("  beside a promise to job {job}")));
+            }
             let (memory, share) = beside.fold((0, 0), |(memory, share), grant| {
                 (
                     memory + grant.memory.get(),

@@ -26,7 +26,7 @@ use super::kernel::{self, Kind};
 use super::mig::MigGpu;
 use super::program::{Behaviour, CONFIRMED};
 use super::services::Services;
-use super::steps::{Step, What};
+use super::steps::{self, Step, What};
 use super::workload;
 use super::{WORLD, World, clock, machine, with};
 use crate::controller::ExecEnvironment;
@@ -179,7 +179,7 @@ impl Run {
                 .unwrap_or_default(),
             cancels: dice.once_in(2),
             project_rules: workload::rules_of_users(&mut dice),
-            idle: workload::idle_park(&mut dice),
+            idle: steps::has_idle_jobs(seed).then(|| workload::idle_park(&mut dice)),
             park: workload::parking(&mut dice),
         };
         let mut run = Self {
@@ -249,6 +249,13 @@ impl Run {
             What::Time => {
                 let ms = dice.one(&[5, 100, 300, 1000, 3000, 12_000, 35_000]);
                 clock::advance(Duration::from_millis(ms.unwrap_or(5)));
+            }
+            What::Quiet => {
+                for _ in 0..4 + dice.below(16) {
+                    clock::advance(Duration::from_millis(250));
+                    self.round(true)?;
+                    self.check_invariants()?;
+                }
             }
             What::Submit => self.submits(Runner::Supervisor, &mut dice),
             What::Client => self.submits(Runner::Client, &mut dice),
@@ -527,7 +534,7 @@ impl Run {
                 }
                 "parked" | "woken" => {
                     let (job, kind) = (event.job.as_deref().unwrap_or_default(), &event.kind);
-                    with(|world| world.trace(|| format!("  job {job} is {kind}")));
+                    with(|world| world.trace(|| format!("  job {job} is {kind}: {}", event.text)));
                 }
                 "disk_has_room" => self.disk_is_full = false,
                 "starting" if self.disk_is_full => {
@@ -661,6 +668,11 @@ impl Run {
         let (key, who) = self.next_key(dice);
         // Drawn last, so that the lists of steps that broke a law once still do what they did.
         submit.hold = runner == Runner::Supervisor && dice.once_in(16);
+        if self.manner.idle.is_some() && who == ME && !dice.once_in(3) {
+            // It keeps its room.
+            let action = v1::IdleAction::Notify;
+            submit.idle = Some(v1::Idle { after_s: 0, action });
+        }
         self.sends(key, who, submit);
     }
 

@@ -48,20 +48,19 @@ pub fn rules_of_users(dice: &mut Rng) -> ProjectRules {
     }
 }
 
-/// The daemon's rule for idle jobs: half of the runs park them.
-pub fn idle_park(dice: &mut Rng) -> Option<Rule> {
-    let action = IdleAction::Park;
-    dice.once_in(2).then(|| Rule {
-        after_s: 1 + dice.below(3),
-        action,
-    })
+/// The daemon's rule for idle jobs.
+pub fn idle_park(dice: &mut Rng) -> Rule {
+    Rule {
+        after_s: 1 + dice.below(2),
+        action: IdleAction::Park,
+    }
 }
 
 pub fn parking(dice: &mut Rng) -> ParkOptions {
-    let when = dice.one(&[ParkWhen::Need, ParkWhen::Idle]);
+    let when = dice.one(&[ParkWhen::Need, ParkWhen::Need, ParkWhen::Idle]);
     ParkOptions {
         when: when.unwrap_or_default(),
-        wake: dice.once_in(2).then_some(WAKE),
+        wake: (!dice.once_in(3)).then_some(WAKE),
         ..ParkOptions::default()
     }
 }

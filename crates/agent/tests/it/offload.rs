@@ -248,11 +248,15 @@ fn configure(home: &Home, text: &str) {
 }
 
 fn with_faults() -> Home {
+    with_faults_and(&[])
+}
+
+fn with_faults_and(more: &[&str]) -> Home {
     let mut home = Home::empty();
     no_fault(&home);
     let path = home.path().join("sim.toml").to_str().unwrap().to_owned();
     home.set("DIVVY_SIM_CONFIG", path);
-    home.start(&ONE);
+    home.start(&[&ONE, more].concat());
     home
 }
 
@@ -701,14 +705,13 @@ async fn an_idle_job_is_parked_for_a_pending_one_and_returns_with_its_memory() {
     .await;
     assert_eq!(place(&client.job(&first.id).await.unwrap()), None);
 
-    // A job that does not give way gets none of the room that the first one is promised.
-    let firm = client.submit(&keeper(&home, "firm", 500, 1)).await.unwrap();
-    until_job(&client, &firm.id, "it waits", |job| job.reason.is_some()).await;
     let second = kept(&home, &parkable(&home, "second", 500, 3600), 1).await;
     is_parked(&client, &first.id).await;
-    let firm = client.job(&firm.id).await.unwrap();
-    let promised = format!("promised to #{}", first.id);
-    assert!(reason(&firm).contains(&promised), "{firm:#?}");
+    // The other half is free, but the first job is promised the room of a job that does not give way.
+    let firm = client.submit(&keeper(&home, "firm", 500, 1)).await.unwrap();
+    let promised = format!("its room is kept for #{}", first.id);
+    let waits = |job: &Job| reason(job).contains(&promised);
+    until_job(&client, &firm.id, "it waits", waits).await;
     client.cancel(&firm.id).await.unwrap();
 
     client.wake(&first.id).await.unwrap();
@@ -749,6 +752,40 @@ async fn three_jobs_take_turns_with_memory_for_one() {
         let _ = client.wake(id).await;
         fs::write(gate(&home, "second"), "").unwrap();
         goes_on_to_its_end(&home, &client, id, name).await;
+    }
+}
+
+#[tokio::test]
+async fn parks_that_fail_and_wakes_without_a_launch_are_remembered() {
+    let home = with_faults_and(&["--set", "park.when=\"idle\""]);
+    let client = home.connect();
+    let told = async |id: &str, kind: &str, words: &str| {
+        let events = client.events(0).await.unwrap().into_iter();
+        let its = events.filter(|event| event.job.as_deref() == Some(id) && event.kind == kind);
+        let its: Vec<String> = its.map(|event| event.text).collect();
+        its.iter().filter(|text| text.contains(words)).count()
+    };
+    fault(&home, "cuCheckpointProcessLock");
+    let stays = kept(&home, &parkable(&home, "stays", 500, 1), 1).await;
+    until_async("it is parked no more", async || {
+        let words = "cannot be parked: 3 parks in a row have failed";
+        (told(&stays.id, "idle", words).await == 1).then_some(())
+    })
+    .await;
+    assert_eq!(told(&stays.id, "park_failed", "ProcessLock").await, 3);
+    no_fault(&home);
+
+    let woken = kept(&home, &parkable(&home, "woken", 500, 1), 1).await;
+    is_parked(&client, &woken.id).await;
+    client.wake(&woken.id).await.unwrap();
+    until_async("its idle time doubles", async || {
+        let words = "woken without a launch within 5 s: its idle time is 2s";
+        (told(&woken.id, "idle", words).await == 1).then_some(())
+    })
+    .await;
+    for (job, name) in [(stays, "stays"), (woken, "woken")] {
+        let _ = client.wake(&job.id).await;
+        goes_on_to_its_end(&home, &client, &job.id, name).await;
     }
 }
 

@@ -132,12 +132,6 @@ keys! {
         "Time from SIGTERM to SIGKILL when the daemon stops a job.";
     "idle" Reload [] ["idle-timeout" "idle-action"] "`{ after = DURATION, action = ACTION }`", r#"{ after = "2h", action = "notify" }"#,
         r#"Rule for jobs that do not use their GPUs; the action is `"notify"` (default), `"park"`, `"suspend"` or `"cancel"`."#;
-    "park.when" Reload [] [] r#"`"need"`, `"idle"`"#, "",
-        "When a job with the idle action `park` is [parked](park.md): when another job needs its room, or as soon as it is idle.";
-    "park.wake" Reload [] [] r#"duration, or `"whenever"`"#, "",
-        "The room of such a parked job goes only to jobs that can [give it back](park.md#who-gets-the-room) within this time; with `whenever`, to any job.";
-    "park.host-memory" Reload [] [] r#"part: `"50%"`, or size"#, "",
-        "What all parked jobs together have in host memory.";
     "enforcement" Restart [] [] r#"`"auto"`, `"driver"`, `"limiter"`"#, "",
         "[Wall](enforcement.md#three-walls) on shared GPUs besides the limiter: the driver's own limit where it works (`auto`), always (`driver`), or none (`limiter`).";
     "on-bypass" Reload [] ["on-bypass"] r#"`"warn"`, `"deny"`, `"kill"`"#, r#""kill""#,
@@ -158,6 +152,12 @@ keys! {
         "File with the token of TCP clients.";
     "listen.web-hosts" Restart [] ["web-host"] r#"array of `"NAME"` or `"NAME:PORT"`"#, r#"["lab1.example"]"#,
         "Names under which browsers and proxies reach the TCP listener, besides [addresses in numbers](web.md#which-requests-pass).";
+    "park.when" Reload [] [] r#"`"need"`, `"idle"`"#, "",
+        "When a job with the idle action `park` is [parked](park.md): when another job needs its room, or as soon as it is idle.";
+    "park.wake" Reload [] [] r#"duration, or `"whenever"`"#, "",
+        "The room of such a parked job goes only to jobs that can [give it back](park.md#room-of-parked-jobs) within this time; with `whenever`, to any job.";
+    "park.host-memory" Reload [] [] r#"part: `"50%"`, or size"#, "",
+        "Host memory for all parked jobs together.";
     "latency.share" Reload [] [] "part of a GPU up to 1", "",
         "The most of a GPU's compute time that [jobs with a latency goal](compute.md#latency-goals) have together. Another such job waits.";
     "latency.queues" Reload [] [] "table of times from 1ms to 10s", r#"{ chat = "20ms" }"#,

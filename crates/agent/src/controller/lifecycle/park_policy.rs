@@ -29,7 +29,10 @@ use crate::model::park_record::ParkOff;
 /// the program a pause.
 const MOST_FAILURES: u8 = 3;
 
-/// A park that is possible without a command.
+/// So many wakes without a launch double the idle time (P2): of ten minutes it becomes two days. More would be for ever.
+const MOST_DOUBLINGS: u8 = 8;
+
+/// Whether the job is parked without a command, once it is idle.
 fn has_rule(io: &Io, job: &Job) -> bool {
     idle::idle_rule(io, job).is_some_and(|rule| rule.action == IdleAction::Park)
 }
@@ -121,6 +124,18 @@ fn promised(state: &State, io: &Io) -> BTreeSet<JobId> {
     let jobs = state.jobs.active.values().map(|active| &active.job);
     let jobs = jobs.filter(|job| io.config.park.wake.is_some() && has_rule(io, job));
     jobs.map(|job| job.id).collect()
+}
+
+/// How many jobs are parked, and the bytes that they have in host memory.
+pub(in crate::controller) fn parked(jobs: &Jobs) -> (u64, u64) {
+    let jobs = jobs
+        .active
+        .values()
+        .map(|active| &active.job.run_state.aside);
+    let parked = jobs.filter(|aside| aside.is_parked() && !aside.memory.holds_gpus());
+    parked.fold((0, 0), |(count, bytes), aside| {
+        (count + 1, bytes + aside.bytes.get())
+    })
 }
 
 /// Parks idle jobs for the first job that waits for room. Whether their room will be enough: then no job has to be
@@ -280,14 +295,13 @@ pub(super) fn note_end(
     fx.record_event(io, Some(job.id), "park_failed", &words)
 }
 
-/// What a woken job did since: `launched` nothing doubles its idle time (P2), up to 256 times.
+/// A woken job that has not `launched` anything has its idle time doubled.
 pub(super) fn judge_wake(
     active: &mut ActiveJob,
     fx: &mut Effects,
     io: &Io,
     launched: bool,
 ) -> Result<(), StoreError> {
-    const MOST_DOUBLINGS: u8 = 8;
     let Some(rule) = idle::idle_rule(io, &active.job) else {
         return Ok(());
     };
