@@ -224,7 +224,10 @@ const CORE: Tree = Tree {
         ("placement", &["units", "mig", "model"]),
         ("project", &["units", "model", "placement"]),
         ("plan", &["units", "mig", "model", "placement", "project"]),
-        ("resize", &["units", "model", "placement", "project"]),
+        (
+            "resize",
+            &["units", "model", "placement", "plan", "project"],
+        ),
         (
             "explain",
             &[

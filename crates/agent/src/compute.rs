@@ -406,6 +406,8 @@ impl SchedulerThread {
         self.watched.end(job);
         lock(&self.last_demand).remove(&job);
         match self.slices.get(&job) {
+            // Its gate is not the watch's to open.
+            _ if self.parked.has(job) => {}
             Some(kept) => kept
                 .control
                 .grant(to_ledger_grant(kept.lease), boot_time_ns()),

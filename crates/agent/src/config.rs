@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use divvy_api::daemon::{Configured, DaemonOptions, LatencyOptions, ProjectRules};
+use divvy_api::daemon::{Configured, DaemonOptions, LatencyOptions, ParkOptions, ProjectRules};
 #[cfg(test)]
 pub use divvy_api::daemon::{DEFAULT_MAX_JOBS, DEFAULT_MAX_TEXT_BYTES};
 use divvy_api::home::Home;
@@ -44,6 +44,8 @@ pub struct Config {
     pub retention: Live<RetentionPolicy>,
     /// Rule for idle jobs that have no rule of their own.
     pub idle: Option<Rule>,
+    /// How idle jobs are parked.
+    pub park: ParkOptions,
     pub confinement: Confinement,
     pub containers: Containers,
     /// Only claims get GPUs, and no jobs of users below the role admin.
@@ -67,6 +69,7 @@ pub struct Settings {
     pub grace: Duration,
     pub retention: RetentionPolicy,
     pub idle: Option<Rule>,
+    pub park: ParkOptions,
     pub on_bypass: BypassPolicy,
     pub refuse_user_namespaces: bool,
     pub claims_only: bool,
@@ -101,6 +104,7 @@ impl Settings {
             grace: options.grace,
             retention: options.retention,
             idle: options.idle.map(Rule::of).transpose()?,
+            park: options.park,
             on_bypass: options.bypass_policy(),
             refuse_user_namespaces: options.refuse_user_namespaces,
             claims_only: options.claims_only,
@@ -144,6 +148,7 @@ impl Config {
             grace,
             retention,
             idle,
+            park,
             on_bypass,
             refuse_user_namespaces,
             claims_only,
@@ -155,6 +160,7 @@ impl Config {
         self.grace = grace;
         self.retention.set(retention);
         self.idle = idle;
+        self.park = park;
         self.confinement.on_bypass = on_bypass;
         self.confinement.refuse_user_namespaces = refuse_user_namespaces;
         self.claims_only = claims_only;

@@ -63,6 +63,7 @@ use io::Sensors;
 use lifecycle::{container_gc, job_sync};
 use runtime::ActiveJob;
 use startup::ResumeSummary;
+use state::copy_rates::PARK_OFF;
 use state::history::HistoryClock;
 use state::job_users::JobUsers;
 use state::mig::MigManager;
@@ -85,6 +86,7 @@ use crate::host::disk::Disk;
 use crate::journal::secrets::Secrets;
 use crate::journal::{Store, StoreError};
 use crate::model::event::JobEvent;
+use crate::model::park_record::ParkOff;
 use crate::registry::{Membership, Registry};
 use crate::supervisor::watch::Watch;
 pub use effects::Effects;
@@ -175,6 +177,9 @@ impl Controller {
         let mut state = State {
             jobs: Jobs {
                 active,
+                park_off: store
+                    .setting(PARK_OFF)?
+                    .and_then(|text| ParkOff::of_setting(&text)),
                 recovered,
                 ..Jobs::default()
             },

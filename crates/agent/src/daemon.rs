@@ -262,6 +262,7 @@ fn serve(
         grace: settings.grace,
         retention: Live::new(settings.retention),
         idle: settings.idle,
+        park: settings.park,
         confinement: Confinement {
             on_bypass: settings.on_bypass,
             enforcement: options.enforcement,

@@ -331,7 +331,7 @@ fn whatever_fails_and_dies_no_job_is_lost_runs_twice_or_keeps_what_it_held() {
 }
 
 /// What happens in some of the runs that the tests try.
-const MET: [&str; 22] = [
+const MET: [&str; 24] = [
     "it starts anew for its GPUs",
     " was GPU ",
     " is back",
@@ -352,6 +352,8 @@ const MET: [&str; 22] = [
     ": Saved",
     " is parked",
     " is woken",
+    " needed its room",
+    "beside a promise to job",
     ": Restored",
     " meets a fault",
 ];

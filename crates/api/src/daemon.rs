@@ -30,8 +30,8 @@ use std::time::Duration;
 
 use divvy_core::reconcile::BypassPolicy;
 use divvy_core::{
-    EnforcementPolicy, GpuSelection, LatencyGoal, LatencyRule, Order, Preemption, ProjectName,
-    QueueName, QueueSpec, Share,
+    Bytes, EnforcementPolicy, GpuSelection, LatencyGoal, LatencyRule, Order, Preemption,
+    ProjectName, QueueName, QueueSpec, Share,
 };
 use serde::{Deserialize, Serialize};
 
@@ -99,6 +99,8 @@ pub struct DaemonOptions {
     /// Rule for jobs that do not use their GPUs.
     #[serde(with = "text::idle", skip_serializing_if = "Option::is_none")]
     pub idle: Option<Idle>,
+    /// When idle jobs are parked, and what parked jobs may have.
+    pub park: ParkOptions,
     /// See [`DaemonOptions::bypass_policy`] for the default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_bypass: Option<BypassPolicy>,
@@ -142,6 +144,7 @@ impl Default for DaemonOptions {
             sim: None,
             grace: DEFAULT_GRACE,
             idle: None,
+            park: ParkOptions::default(),
             on_bypass: None,
             enforcement: EnforcementPolicy::default(),
             refuse_user_namespaces: false,
@@ -231,6 +234,50 @@ impl Default for LatencyOptions {
             share: LatencyRule::default().most,
             queues: BTreeMap::new(),
             projects: BTreeMap::new(),
+        }
+    }
+}
+
+/// How jobs with the idle action `park` are parked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct ParkOptions {
+    pub when: ParkWhen,
+    /// Within this time a parked job gets its room back from jobs that can give it; `None`: whenever there is room.
+    #[serde(with = "text::wake")]
+    pub wake: Option<Duration>,
+    /// What all parked jobs together have in host memory.
+    #[serde(with = "text::host_memory")]
+    pub host_memory: HostMemory,
+}
+
+/// When an idle job is parked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ParkWhen {
+    /// When another job needs its room.
+    #[default]
+    Need,
+    /// As soon as it is idle.
+    Idle,
+}
+
+/// A bound on host memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostMemory {
+    /// Of what the machine has.
+    Percent(u8),
+    Size(Bytes),
+}
+
+impl Default for ParkOptions {
+    fn default() -> Self {
+        Self {
+            when: ParkWhen::default(),
+            // P5: a copy of 60 GB takes seconds; a user takes a longer pause for a failure.
+            wake: Some(Duration::from_secs(30)),
+            // P11: the processes of parked jobs and all others need the rest.
+            host_memory: HostMemory::Percent(50),
         }
     }
 }

@@ -23,7 +23,7 @@
 //! | `placement` | occupancy, fit, placement, backfill, pinned allocation | `units`, `mig`, `model` |
 //! | [`project`] | quotas, fair shares, limits of users, preemption | `units`, `model`, `placement` |
 //! | `plan` | the planner | `units`, `mig`, `model`, `placement`, `project` |
-//! | [`resize`] | resizing, offloading and resuming of running jobs | `units`, `mig`, `model`, `placement`, `project` |
+//! | [`resize`] | resizing, offloading and resuming of running jobs | `units`, `mig`, `model`, `placement`, `project`, `plan` |
 //! | `explain` | reasons, suggestions, estimates | `units`, `mig`, `model`, `placement`, `project`, `plan`, `resize` |
 #![forbid(unsafe_code)]
 
@@ -56,7 +56,9 @@ pub use model::queue::{Order, QueueSpec, QueueWords, parse_queues};
 pub use model::request::{Amount, Request};
 pub use model::selection::{GpuSelection, SelectionError, parse_gpus};
 pub use model::slice::{Grant, MigGrant, show_labels};
-pub use model::snapshot::{AllocatedJob, LatencyRule, PendingJob, Preemption, Queue, Snapshot};
+pub use model::snapshot::{
+    AllocatedJob, LatencyRule, ParkRule, PendingJob, Preemption, Queue, Snapshot,
+};
 pub use model::{
     command, escape, gpu, invariants, isolation, job_state as job, order_key, queue, request,
     selection,

@@ -12,7 +12,7 @@
 //! The decision is data: identifiers, positions and figures. `explain` reads it afterwards and words the reasons.
 //!
 //! May use: `units`, `mig`, `model`, `placement`, `project`.
-//! Used by: `explain`.
+//! Used by: `resize`, `explain`.
 
 mod pass;
 mod patterns;

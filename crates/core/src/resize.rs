@@ -7,19 +7,23 @@
 //! so the job keeps its grant until it uses no more than the target ([`grant_at_target`]). A running job keeps its
 //! GPUs.
 //!
-//! [`memory`] is the state of an offloaded job's memory, [`resume`] decides when it gets its GPUs back.
+//! [`memory`] is the state of an offloaded job's memory, [`resume`] decides when it gets its GPUs back, [`park`] which
+//! idle jobs make room.
 //!
-//! May use: `units`, `model`, `placement`, `project`.
+//! May use: `units`, `model`, `placement`, `plan`, `project`.
 //! Used by: `explain`.
 
 pub mod memory;
+pub mod park;
 pub mod resume;
 
 use crate::model::gpu::{Gpu, Mode};
 use crate::model::request::{Amount, Request};
 use crate::model::slice::{Grant, label};
 use crate::model::snapshot::Snapshot;
-use crate::placement::fit::{GrantSize, UnmetConstraint, fit, fraction_constraints, size};
+use crate::placement::fit::{
+    GrantSize, UnmetConstraint, fit, fraction_constraints, park_constraint, size,
+};
 use crate::placement::occupancy::{FreePart, GpuUsage, NodeUsage};
 use crate::units::{Bytes, JobId, Share};
 
@@ -97,6 +101,7 @@ pub fn resize(
     }
     let each = each(amount, u32::try_from(grants.len()).unwrap_or(u32::MAX))?;
     let others = without(snapshot, job);
+    let gives_way = snapshot.parking.gives_way.contains(&job);
     let node = NodeUsage::of(&others);
     grants
         .iter()
@@ -104,7 +109,12 @@ pub fn resize(
             let index = grant.index;
             let mut gpus = node.gpus.iter();
             let usage = gpus.find(|usage| usage.gpu.uuid == grant.gpu);
-            one(usage.ok_or(ResizeError::NotServed { index })?, grant, each)
+            one(
+                usage.ok_or(ResizeError::NotServed { index })?,
+                grant,
+                each,
+                gives_way,
+            )
         })
         .collect()
 }
@@ -151,12 +161,20 @@ fn each(amount: Amount, has: u32) -> Result<Amount, ResizeError> {
     }
 }
 
-fn one(usage: &GpuUsage<'_>, grant: &Grant, each: Amount) -> Result<Resized, ResizeError> {
+fn one(
+    usage: &GpuUsage<'_>,
+    grant: &Grant,
+    each: Amount,
+    gives_way: bool,
+) -> Result<Resized, ResizeError> {
     let index = grant.index;
     if matches!(usage.gpu.mode, Mode::Unmanaged | Mode::Mig) {
         return Err(ResizeError::NotServed { index });
     }
-    let request = Request::from(each);
+    let request = Request {
+        gives_way,
+        ..Request::from(each)
+    };
     if each == Amount::ONE_GPU && grant.share == Share::FULL {
         return Ok(Resized {
             grant: grant.clone(),
@@ -182,7 +200,8 @@ fn one(usage: &GpuUsage<'_>, grant: &Grant, each: Amount) -> Result<Resized, Res
     };
     let grows = from_now.share > grant.share || from_now.memory > grant.memory;
     if grows && each != Amount::ONE_GPU {
-        let unmet = fraction_constraints(usage, from_now);
+        let mut unmet = fraction_constraints(usage, from_now);
+        unmet.extend(park_constraint(usage, gives_way, from_now));
         if !unmet.is_empty() {
             return Err(no_room(usage, grant, each, unmet));
         }

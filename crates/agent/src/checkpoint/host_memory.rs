@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
+use divvy_api::daemon::HostMemory;
 use divvy_api::sync::lock;
 use divvy_core::Bytes;
 
@@ -18,9 +19,6 @@ static PENDING: Mutex<Bytes> = Mutex::new(Bytes::ZERO);
 
 /// This part of the host's memory stays free, so that a copy brings no process near the kernel's OOM killer: ours.
 const MARGIN: u64 = 16;
-
-/// Parked jobs may have this part of the host's memory (P11): their processes and all others need the rest.
-const PARK_BUDGET: u64 = 2;
 
 /// Room for a copy that no other operation counts on, until it is dropped.
 #[derive(Debug)]
@@ -82,9 +80,14 @@ fn meminfo() -> String {
 }
 
 /// What all parked jobs together may have in host memory; `None` where the machine does not say what it has.
-pub fn park_budget() -> Option<Bytes> {
-    let total = line_of(&meminfo(), "MemTotal:")?;
-    Some(Bytes::new(total.get() / PARK_BUDGET))
+pub fn park_budget(most: HostMemory) -> Option<Bytes> {
+    match most {
+        HostMemory::Size(size) => Some(size),
+        HostMemory::Percent(percent) => {
+            let total = line_of(&meminfo(), "MemTotal:")?;
+            Some(Bytes::new(total.get() / 100 * u64::from(percent)))
+        }
+    }
 }
 
 /// What may be copied besides what is about to be.
@@ -138,6 +141,16 @@ mod tests {
         let stat = "anon 5\ninactive_file 100\nactive_file 7\n";
         assert_eq!(within(1000, 300, stat), Bytes::new(800));
         assert_eq!(within(1000, 1300, ""), Bytes::ZERO);
+    }
+
+    #[test]
+    fn the_budget_of_parked_jobs_is_a_part_of_the_machine_or_a_size() {
+        let size = Bytes::gib(3);
+        assert_eq!(park_budget(HostMemory::Size(size)), Some(size));
+        let half = park_budget(HostMemory::Percent(50)).unwrap();
+        let all = park_budget(HostMemory::Percent(100)).unwrap();
+        assert!(Bytes::ZERO < half && half < all, "{half} of {all}");
+        assert_eq!(park_budget(HostMemory::Percent(0)), Some(Bytes::ZERO));
     }
 
     #[test]

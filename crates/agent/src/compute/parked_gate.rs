@@ -49,6 +49,10 @@ impl ParkedGates {
         }
     }
 
+    pub(super) fn has(&self, job: JobId) -> bool {
+        self.gates.contains_key(&job)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.gates.is_empty()
     }

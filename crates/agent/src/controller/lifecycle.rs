@@ -17,6 +17,7 @@ pub(in crate::controller) mod notifications;
 pub(in crate::controller) mod offload;
 pub(in crate::controller) mod orphans;
 pub(in crate::controller) mod park;
+pub(in crate::controller) mod park_policy;
 pub(in crate::controller) mod pause;
 pub(in crate::controller) mod planner_input;
 pub(in crate::controller) mod release;

@@ -32,7 +32,7 @@ use crate::controller::admission::{array, dependencies, projects};
 use crate::controller::effects::Effects;
 use crate::controller::halt::journal_error;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{confirm, idle, offload, planner_input};
+use crate::controller::lifecycle::{confirm, idle, offload, park_policy, planner_input};
 use crate::controller::mig::{self, capacity};
 use crate::controller::observe::unjournaled;
 use crate::controller::reference::{self, JobRef};
@@ -550,6 +550,7 @@ fn project_metrics(state: &State, fx: &Effects, io: &Io) -> DaemonStats {
             .collect(),
         pending,
         oldest,
+        parked: park_policy::parked(&state.jobs),
         disk_free: io.sensors.free_space().ok().map(|room| room.bytes.get()),
         disk_is_full: state.disk.full.is_some(),
     }

@@ -4,6 +4,7 @@
 //! handler gets the part that it may change, or the whole state if it needs several parts.
 
 pub mod active_set;
+pub mod copy_rates;
 pub mod disk;
 pub mod driver_limits;
 pub mod estimate;
@@ -32,6 +33,7 @@ use divvy_core::{GpuUuid, JobId, Project, Wait};
 use crate::controller::known_gpus::StartDifferences;
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state::active_set::ActiveSet;
+use crate::controller::state::copy_rates::CopyRates;
 use crate::controller::state::disk::DiskFull;
 use crate::controller::state::driver_limits::DriverLimits;
 use crate::controller::state::estimate::EstimateInput;
@@ -51,6 +53,7 @@ use crate::host::process::Process;
 use crate::model::job::Job;
 #[cfg(test)]
 use crate::model::mig_instance::MigSlot;
+use crate::model::park_record::ParkOff;
 use crate::supervisor::handle::SupervisorHandle;
 
 /// How often the controller checks every active job. So a job's end without an event is seen within it; each check
@@ -84,6 +87,10 @@ pub struct Jobs {
     pub unjournaled: Unknowns,
     pub notifications: Notifications,
     pub limits: DriverLimits,
+    /// How fast the driver copies memory.
+    pub copy_rates: CopyRates,
+    /// The driver that ended a program while it locked it.
+    pub park_off: Option<ParkOff>,
     /// A job has held a GPU since energy was last divided.
     pub was_held: bool,
     /// Failed jobs that are not started again before this. A daemon that starts anew starts them at once.

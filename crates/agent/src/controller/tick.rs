@@ -37,7 +37,7 @@ pub(super) fn sweep(state: &mut State, fx: &mut Effects, io: &Io) -> Result<(), 
     client_tie::cancel_without_client(state, fx, io)?;
     time_limits::enforce_time_limits(&mut state.jobs, fx, io)?;
     usage::flush_usage(&mut state.jobs, &mut state.timers, &state.gpus, io)?;
-    idle::check_idle_jobs(&mut state.jobs, &mut state.timers, fx, io)?;
+    idle::check_idle_jobs(state, fx, io)?;
     fx.replan |= sharing::refresh(&mut state.gpus, io);
     fx.replan |= std::mem::take(&mut state.queues.is_contended);
     offload::retry_memory_ops(&mut state.jobs, fx, io);

@@ -138,6 +138,7 @@ impl RawJob {
                 .parse()
                 .map_err(|error: IsolationError| corrupt(error.to_string()))?,
             exact: self.exact,
+            gives_way: false,
         };
         let grants = || {
             holdings

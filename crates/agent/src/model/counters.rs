@@ -30,6 +30,8 @@ pub struct Counters {
     pub suspends: DurationSum,
     /// Jobs that were to be suspended and could not be.
     pub failed_suspends: u64,
+    /// How long copies took that brought the memory of parked jobs back.
+    pub wakes: DurationSum,
     /// Sizes that were asked for, by direction and result.
     pub resizes: BTreeMap<(&'static str, &'static str), u64>,
     /// What was found after the start: jobs that run on, and jobs that had ended.

@@ -35,6 +35,28 @@ pub struct GpuMemoryState {
     pub parts: Vec<Process>,
 }
 
+/// What earlier parks of a job have shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ParkHistory {
+    /// Parks in a row that failed.
+    pub failures: u8,
+    /// Wakes after which it launched nothing.
+    pub vain_wakes: u8,
+}
+
+impl ParkHistory {
+    /// The time after which the job counts as idle, in seconds: wakes without a launch double it.
+    pub fn idle_time(self, after_s: u64) -> u64 {
+        after_s.saturating_mul(1 << self.vain_wakes.min(63))
+    }
+
+    /// It was never parked in vain.
+    pub fn is_untouched(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 impl GpuMemoryState {
     /// Whether the job is parked, or is being parked or woken.
     pub fn is_parked(&self) -> bool {

@@ -79,6 +79,7 @@ pub fn check(own: Option<Rule>, daemons: Option<Rule>, by: &Caller) -> Result<()
 pub fn action_name(action: IdleAction) -> &'static str {
     match action {
         IdleAction::Notify => "notify",
+        IdleAction::Park => "park",
         IdleAction::Suspend => "suspend",
         IdleAction::Cancel => "cancel",
     }

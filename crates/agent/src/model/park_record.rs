@@ -1,10 +1,12 @@
 //! The record that a driver has passed `divvy selftest --park`: before, no job is parked.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 
 use divvy_api::home::Home;
+use divvy_core::JobId;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +52,38 @@ impl ParkRecord {
             )),
             Some(_) => None,
         }
+    }
+}
+
+/// A driver that ended a program while it locked it: no job is parked until the driver has passed the test again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParkOff {
+    pub driver_version: String,
+    pub job: JobId,
+    pub at: Timestamp,
+}
+
+impl ParkOff {
+    pub fn of_setting(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
+    pub fn to_setting(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for ParkOff {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            driver_version,
+            job,
+            ..
+        } = self;
+        write!(
+            out,
+            "job {job} died while driver {driver_version} locked it"
+        )
     }
 }
 

@@ -15,7 +15,7 @@ use crate::host::process::Process;
 use crate::model::cause::Cause;
 use crate::model::cause::StopRecord;
 use crate::model::claim::Claim;
-use crate::model::gpu_memory::GpuMemoryState;
+use crate::model::gpu_memory::{GpuMemoryState, ParkHistory};
 use crate::model::idle::Rule;
 use crate::model::validate::usage;
 
@@ -334,6 +334,9 @@ pub struct RunState {
     /// Where its GPU memory is.
     #[serde(skip_serializing_if = "GpuMemoryState::is_untouched")]
     pub aside: GpuMemoryState,
+    /// What its parks have shown.
+    #[serde(skip_serializing_if = "ParkHistory::is_untouched")]
+    pub park: ParkHistory,
     /// Digest of the confirmation for the slice that it has, or had last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confirmed: Option<String>,

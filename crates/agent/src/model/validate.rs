@@ -149,6 +149,7 @@ pub fn request(amount: Amount, submit: &Submit, gpus: &[Gpu]) -> Result<Request,
             (isolation, _) => isolation,
         },
         exact: submit.memory_exact,
+        gives_way: false,
     };
     can_ever_fit(gpus, &request).map_err(never_fits)?;
     Ok(request)

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use divvy_api::daemon::{Configured, LatencyOptions, ProjectRules};
+use divvy_api::daemon::{Configured, LatencyOptions, ParkOptions, ProjectRules};
 use divvy_api::home::Home;
 use divvy_core::reconcile::BypassPolicy;
 use divvy_core::{
@@ -49,6 +49,7 @@ use crate::journal::recover;
 use crate::journal::{Store, StoreError};
 use crate::model::event::JobEvent;
 use crate::model::gpu_mode::effective_mode;
+use crate::model::idle::Rule;
 use crate::model::job::{Credentials, Job};
 use crate::model::known_gpu::KnownGpu;
 use crate::model::mig_instance::{ManagedInstance, MigSlot};
@@ -271,6 +272,9 @@ pub struct DaemonOptions {
     pub preemption: Preemption,
     /// Limits of GPUs of users.
     pub project_rules: ProjectRules,
+    /// Of jobs without a rule of their own.
+    pub idle: Option<Rule>,
+    pub park: ParkOptions,
     /// In the end its jobs are cancelled.
     pub cancels: bool,
 }
@@ -317,7 +321,8 @@ fn config(home: &Home, manner: DaemonOptions) -> Config {
         },
         project_rules: manner.project_rules,
         grace: Duration::from_secs(2),
-        idle: None,
+        idle: manner.idle,
+        park: manner.park,
         retention: Live::new(crate::RetentionPolicy::default()),
         front_end: None,
         confinement: Confinement {

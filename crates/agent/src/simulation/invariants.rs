@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use divvy_api::daemon::UserKey;
-use divvy_api::v1::ClaimDevice;
+use divvy_api::v1::{ClaimDevice, IdleAction};
 use divvy_core::job::Outcome;
-use divvy_core::resize::memory::ProcessState;
+use divvy_core::resize::memory::{MemoryResidency, ProcessState};
 use divvy_core::{Bytes, JobId, JobState, Share};
 use divvy_ledger::Slice;
 
@@ -19,6 +20,7 @@ use super::run::Run;
 use super::{World, claims, with};
 use crate::checkpoint::host_memory;
 use crate::job_dir::JobDir;
+use crate::model::idle;
 use crate::model::job::Job;
 
 impl Run {
@@ -39,6 +41,7 @@ impl Run {
         self.grants_fit_their_gpus(&living)?;
         self.locked_processes_are_journaled(&living)?;
         self.parked_jobs_keep_to_their_budget(&living)?;
+        self.promises_to_parked_jobs_hold(&living)?;
         self.slices_belong_to_holders(&living)?;
         self.no_ended_job_has_processes(&living)?;
         self.claims_hold_what_was_asked(&living)?;
@@ -132,12 +135,67 @@ impl Run {
             _ => 0,
         };
         let all: u64 = with(|world| world.processes.values().map(saved).sum()).unwrap_or(0);
-        match host_memory::park_budget() {
+        match host_memory::park_budget(self.manner.park.host_memory) {
             Some(budget) if all > budget.get() => Err(format!(
                 "parked jobs have {all} bytes, and may have {budget:?}"
             )),
             _ => Ok(()),
         }
+    }
+
+    /// I2: a parked job has room beside the holders that never gave way.
+    fn promises_to_parked_jobs_hold(
+        &mut self,
+        living: &BTreeMap<JobId, Job>,
+    ) -> Result<(), String> {
+        let Some(bound) = self.manner.park.wake else {
+            return Ok(());
+        };
+        let parks = |job: &Job| {
+            let rule = idle::rule(job.spec.policy.idle, self.manner.idle);
+            rule.is_some_and(|rule| rule.action == IdleAction::Park)
+        };
+        let gives_way = |job: &&Job| {
+            let ends = job.spec.policy.time_limit_s.map(Duration::from_secs);
+            parks(job) && job.spec.container.is_none() && job.claim().is_none()
+                || ends.is_some_and(|ends| ends <= bound)
+                || job.run_state.aside.memory != MemoryResidency::Kept
+        };
+        let given = living.values().filter(gives_way).map(|job| job.id);
+        let given: Vec<JobId> = given.collect();
+        let is_promised = |job: &&Job| {
+            let aside = &job.run_state.aside;
+            let is_offloaded = aside.is_parked() && aside.memory == MemoryResidency::Offloaded;
+            is_offloaded && parks(job) && matches!(job.state, JobState::Running { .. })
+        };
+        let promised: Vec<&Job> = living.values().filter(is_promised).collect();
+        self.has_given_way.extend(given);
+        let firm = living
+            .values()
+            .filter(|job| !self.has_given_way.contains(&job.id));
+        let firm: Vec<_> = firm.flat_map(|job| job.state.grants()).collect();
+        for (job, own) in promised.iter().flat_map(|job| {
+            let grants = job.state.grants().iter();
+            grants.map(|grant| (job.id, grant))
+        }) {
+            let beside = firm.iter().filter(|grant| grant.gpu == own.gpu);
+            if beside.clone().next().is_some() {
+                with(|world| world.trace(|| format!("  beside a promise to job {job}")));
+            }
+            let (memory, share) = beside.fold((0, 0), |(memory, share), grant| {
+                (
+                    memory + grant.memory.get(),
+                    share + grant.share.thousandths(),
+                )
+            });
+            if memory + own.memory.get() > gpus::usable() || share + own.share.thousandths() > 1000
+            {
+                return Err(format!(
+                    "parked job {job} is promised {own:?}, and {memory} bytes and {share} thousandths do not give way"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// A process that the driver holds is in the journal, so that a daemon that dies finds it.

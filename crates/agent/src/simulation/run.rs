@@ -26,7 +26,7 @@ use super::kernel::{self, Kind};
 use super::mig::MigGpu;
 use super::program::{Behaviour, CONFIRMED};
 use super::services::Services;
-use super::steps::{Step, What};
+use super::steps::{self, Step, What};
 use super::workload;
 use super::{WORLD, World, clock, machine, with};
 use crate::controller::ExecEnvironment;
@@ -87,6 +87,8 @@ pub struct Run {
     committed: BTreeMap<JobId, JournaledJob>,
     /// Under which rule about doing nothing they are, in seconds.
     rules: BTreeMap<String, u64>,
+    /// Jobs that were offloaded or gave way once: a promise to a parked job does not hold against them.
+    pub has_given_way: BTreeSet<JobId>,
     /// Which of them start once they are confirmed.
     to_confirm: BTreeSet<String>,
     /// Claims that pods were started with, by uid.
@@ -177,6 +179,8 @@ impl Run {
                 .unwrap_or_default(),
             cancels: dice.once_in(2),
             project_rules: workload::rules_of_users(&mut dice),
+            idle: steps::has_idle_jobs(seed).then(|| workload::idle_park(&mut dice)),
+            park: workload::parking(&mut dice),
         };
         let mut run = Self {
             folder,
@@ -194,6 +198,7 @@ impl Run {
             ended: BTreeMap::new(),
             committed: BTreeMap::new(),
             rules: BTreeMap::new(),
+            has_given_way: BTreeSet::new(),
             to_confirm: BTreeSet::new(),
             pods: BTreeMap::new(),
             given_back: BTreeSet::new(),
@@ -244,6 +249,13 @@ impl Run {
             What::Time => {
                 let ms = dice.one(&[5, 100, 300, 1000, 3000, 12_000, 35_000]);
                 clock::advance(Duration::from_millis(ms.unwrap_or(5)));
+            }
+            What::Quiet => {
+                for _ in 0..4 + dice.below(16) {
+                    clock::advance(Duration::from_millis(250));
+                    self.round(true)?;
+                    self.check_invariants()?;
+                }
             }
             What::Submit => self.submits(Runner::Supervisor, &mut dice),
             What::Client => self.submits(Runner::Client, &mut dice),
@@ -522,7 +534,7 @@ impl Run {
                 }
                 "parked" | "woken" => {
                     let (job, kind) = (event.job.as_deref().unwrap_or_default(), &event.kind);
-                    with(|world| world.trace(|| format!("  job {job} is {kind}")));
+                    with(|world| world.trace(|| format!("  job {job} is {kind}: {}", event.text)));
                 }
                 "disk_has_room" => self.disk_is_full = false,
                 "starting" if self.disk_is_full => {
@@ -536,7 +548,8 @@ impl Run {
                 continue;
             };
             let key = self.keys.iter().find(|(_, known)| **known == id);
-            let after = key.and_then(|(key, _)| self.rules.get(key)).copied();
+            let own = key.and_then(|(key, _)| self.rules.get(key)).copied();
+            let after = own.or(self.manner.idle.map(|rule| rule.after_s));
             let Some(worked) = with(|world| world.worked.get(&id).copied()).flatten() else {
                 return Err(format!("job {id} has not begun, and is called idle"));
             };
@@ -655,6 +668,11 @@ impl Run {
         let (key, who) = self.next_key(dice);
         // Drawn last, so that the lists of steps that broke a law once still do what they did.
         submit.hold = runner == Runner::Supervisor && dice.once_in(16);
+        if self.manner.idle.is_some() && who == ME && !dice.once_in(3) {
+            // It keeps its room.
+            let action = v1::IdleAction::Notify;
+            submit.idle = Some(v1::Idle { after_s: 0, action });
+        }
         self.sends(key, who, submit);
     }
 
@@ -872,6 +890,8 @@ impl Run {
                 world.kill(pid);
             }
         });
+        // Jobs that are parked again and again would not end.
+        self.manner.idle = None;
         daemon::set_fuse(None);
         daemon::set_room(None);
         daemon::set_low(false);

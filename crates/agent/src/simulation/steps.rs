@@ -125,6 +125,8 @@ whats! {
     Wake = "wake", 0;
     /// The operations that copy memory go on.
     Copy = "copy", 0;
+    /// Seconds pass in which no program does anything, and the daemon sees it.
+    Quiet = "quiet", 0;
 }
 
 impl fmt::Display for Step {
@@ -204,7 +206,32 @@ pub fn of(seed: u64, count: usize) -> Vec<Step> {
     orders(seed, &mut steps);
     services(seed, &mut steps);
     offloads(seed, &mut steps);
+    parkings(seed, &mut steps);
     steps
+}
+
+/// Whether jobs of this run are idle for long and are parked: of a quarter of the runs.
+pub fn has_idle_jobs(seed: u64) -> bool {
+    seed % 4 == 1
+}
+
+/// Puts quiet times in the place of most other steps, and jobs that want the room of idle ones.
+fn parkings(seed: u64, steps: &mut [Step]) {
+    let mut dice = Rng::new(seed.rotate_left(48) ^ 0x9a_2c1e);
+    if !has_idle_jobs(seed) {
+        return;
+    }
+    let whats = [
+        [What::Round, What::Supervisors, What::Programs, What::Copy],
+        [What::Quiet, What::Supervisors, What::Submit, What::Copy],
+        [What::Quiet, What::Submit, What::Submit, What::Wake],
+        [What::Quiet, What::Submit, What::Submit, What::Copy],
+    ];
+    for step in steps.iter_mut() {
+        if !dice.once_in(10) {
+            step.what = dice.one(whats.as_flattened()).unwrap_or(step.what);
+        }
+    }
 }
 
 /// Puts offloads in the place of most other steps, with what jobs need to get as far as to have memory, in a third of the

@@ -1,14 +1,16 @@
 //! The random workload: submissions of a run.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use divvy_api::daemon::{PerUser, ProjectRules};
+use divvy_api::daemon::{ParkOptions, ParkWhen, PerUser, ProjectRules};
 use divvy_api::v1::{
     self, Amount, Container, Idle, IdleAction, Isolation, JobChange, Runner, Submit,
 };
 use divvy_core::JobId;
 
 use super::program::{OWNER, SECRET, TO_CONFIRM};
+use crate::model::idle::Rule;
 use divvy_testkit::Rng;
 
 /// A submission, and what its job is in for.
@@ -45,6 +47,26 @@ pub fn rules_of_users(dice: &mut Rng) -> ProjectRules {
         ..ProjectRules::default()
     }
 }
+
+/// The daemon's rule for idle jobs.
+pub fn idle_park(dice: &mut Rng) -> Rule {
+    Rule {
+        after_s: 1 + dice.below(2),
+        action: IdleAction::Park,
+    }
+}
+
+pub fn parking(dice: &mut Rng) -> ParkOptions {
+    let when = dice.one(&[ParkWhen::Need, ParkWhen::Need, ParkWhen::Idle]);
+    ParkOptions {
+        when: when.unwrap_or_default(),
+        wake: (!dice.once_in(3)).then_some(WAKE),
+        ..ParkOptions::default()
+    }
+}
+
+/// The bound of wakes: jobs that end within it are among those with a time limit.
+pub const WAKE: Duration = Duration::from_secs(30);
 
 /// Gives the submit an owner, with a secret that no other user may see.
 pub fn owned(submit: &mut Submit, who: &str) {
@@ -169,7 +191,12 @@ pub fn other(dice: &mut Rng, known: &BTreeMap<String, JobId>) -> Workload {
     }
     if dice.once_in(3) {
         let after_s = dice.one(&[1, 2, 4]).unwrap_or(1);
-        let actions = [IdleAction::Notify, IdleAction::Suspend, IdleAction::Cancel];
+        let actions = [
+            IdleAction::Notify,
+            IdleAction::Suspend,
+            IdleAction::Cancel,
+            IdleAction::Park,
+        ];
         let action = dice.one(&actions).unwrap_or(IdleAction::Notify);
         submit.idle = Some(Idle { after_s, action });
         wish.rule = Some(after_s);

@@ -11,7 +11,8 @@ use std::{fmt, fs};
 
 use divvy_api::client::Client;
 use divvy_api::v1::{
-    Amount, EndReason, ErrorCode, Job, JobState, MemoryPlace, ProjectChange, Resize, Submit,
+    Amount, EndReason, ErrorCode, Idle, IdleAction, Job, JobState, MemoryPlace, ProjectChange,
+    Resize, Submit,
 };
 use divvy_ledger::SCHEDULER_TIMEOUT_NS;
 use divvy_testkit::{
@@ -263,11 +264,15 @@ fn configure(home: &Home, text: &str) {
 }
 
 fn with_faults() -> Home {
+    with_faults_and(&[])
+}
+
+fn with_faults_and(more: &[&str]) -> Home {
     let mut home = Home::empty();
     no_fault(&home);
     let path = home.path().join("sim.toml").to_str().unwrap().to_owned();
     home.set("DIVVY_SIM_CONFIG", path);
-    home.start(&ONE);
+    home.start(&[&ONE, more].concat());
     home
 }
 
@@ -687,6 +692,122 @@ async fn a_parked_job_runs_on_without_its_gpu_until_it_is_woken() {
         told.ends_with(&[&of_park[..], &["ended"]].concat()),
         "{told:?}"
     );
+}
+
+/// A keeper that may be parked when it was idle for so long, and makes no call until its end.
+fn parkable(home: &Home, name: &str, thousandths: u16, after_s: u64) -> Submit {
+    fs::write(gate(home, name) + ".idle", "").unwrap();
+    let action = IdleAction::Park;
+    Submit {
+        idle: Some(Idle { after_s, action }),
+        ..keeper(home, name, thousandths, 1)
+    }
+}
+
+async fn is_parked(client: &Client, id: &str) {
+    let is_parked = |job: &Job| place(job) == Some(MemoryPlace::Host);
+    until_job(client, id, "it is parked", is_parked).await;
+}
+
+async fn is_awake(client: &Client, id: &str) {
+    let is_awake = |job: &Job| job.gpu_memory.is_none();
+    until_job(client, id, "it is awake", is_awake).await;
+}
+
+#[tokio::test]
+async fn an_idle_job_is_parked_for_a_pending_one_and_returns_with_its_memory() {
+    let home = Home::started(&ONE);
+    let client = home.connect();
+    let first = kept(&home, &parkable(&home, "first", 750, 1), 1).await;
+    until_async("it is idle", async || {
+        let told = kinds(&client, &first.id).await;
+        told.contains(&"idle".to_owned()).then_some(())
+    })
+    .await;
+    assert_eq!(place(&client.job(&first.id).await.unwrap()), None);
+
+    let second = kept(&home, &parkable(&home, "second", 500, 3600), 1).await;
+    is_parked(&client, &first.id).await;
+    // The other half is free, but the first job is promised the room of a job that does not give way.
+    let firm = client.submit(&keeper(&home, "firm", 500, 1)).await.unwrap();
+    let promised = format!("its room is kept for #{}", first.id);
+    let waits = |job: &Job| reason(job).contains(&promised);
+    until_job(&client, &firm.id, "it waits", waits).await;
+    client.cancel(&firm.id).await.unwrap();
+
+    client.wake(&first.id).await.unwrap();
+    let there = format!("there: #{}", second.id);
+    let waits = |job: &Job| reason(job).contains(&there);
+    until_job(&client, &first.id, "it waits for its room", waits).await;
+    fs::write(gate(&home, "second"), "").unwrap();
+    assert_eq!(ended(&client, &second.id).await.exit_code, Some(0));
+    is_awake(&client, &first.id).await;
+    goes_on_to_its_end(&home, &client, &first.id, "first").await;
+}
+
+#[tokio::test]
+async fn three_jobs_take_turns_with_memory_for_one() {
+    let home = Home::started(&ONE);
+    let client = home.connect();
+    let names = ["first", "second", "third"];
+    let mut jobs: Vec<String> = Vec::new();
+    for name in names {
+        let job = kept(&home, &parkable(&home, name, 750, 1), 1).await;
+        if let Some(before) = jobs.last() {
+            is_parked(&client, before).await;
+        }
+        jobs.push(job.id);
+    }
+    client.wake(&jobs[0]).await.unwrap();
+    is_awake(&client, &jobs[0]).await;
+    is_parked(&client, &jobs[2]).await;
+    // The first one stays awake for a while, though it does nothing.
+    client.wake(&jobs[1]).await.unwrap();
+    let there = format!("there: #{}", jobs[0]);
+    let waits = |job: &Job| reason(job).contains(&there);
+    until_job(&client, &jobs[1], "it waits for its turn", waits).await;
+    let made_way = client.park(&jobs[0]).await.unwrap();
+    assert_eq!(place(&made_way), Some(MemoryPlace::Host), "{made_way:#?}");
+    is_awake(&client, &jobs[1]).await;
+    for (id, name) in jobs.iter().zip(names).rev() {
+        let _ = client.wake(id).await;
+        fs::write(gate(&home, "second"), "").unwrap();
+        goes_on_to_its_end(&home, &client, id, name).await;
+    }
+}
+
+#[tokio::test]
+async fn parks_that_fail_and_wakes_without_a_launch_are_remembered() {
+    let home = with_faults_and(&["--set", "park.when=\"idle\""]);
+    let client = home.connect();
+    let told = async |id: &str, kind: &str, words: &str| {
+        let events = client.events(0).await.unwrap().into_iter();
+        let its = events.filter(|event| event.job.as_deref() == Some(id) && event.kind == kind);
+        let its: Vec<String> = its.map(|event| event.text).collect();
+        its.iter().filter(|text| text.contains(words)).count()
+    };
+    fault(&home, "cuCheckpointProcessLock");
+    let stays = kept(&home, &parkable(&home, "stays", 500, 1), 1).await;
+    until_async("it is parked no more", async || {
+        let words = "cannot be parked: 3 parks in a row have failed";
+        (told(&stays.id, "idle", words).await == 1).then_some(())
+    })
+    .await;
+    assert_eq!(told(&stays.id, "park_failed", "ProcessLock").await, 3);
+    no_fault(&home);
+
+    let woken = kept(&home, &parkable(&home, "woken", 500, 1), 1).await;
+    is_parked(&client, &woken.id).await;
+    client.wake(&woken.id).await.unwrap();
+    until_async("its idle time doubles", async || {
+        let words = "woken without a launch within 5 s: its idle time is 2s";
+        (told(&woken.id, "idle", words).await == 1).then_some(())
+    })
+    .await;
+    for (job, name) in [(stays, "stays"), (woken, "woken")] {
+        let _ = client.wake(&job.id).await;
+        goes_on_to_its_end(&home, &client, &job.id, name).await;
+    }
 }
 
 #[tokio::test]

@@ -131,7 +131,7 @@ keys! {
     "grace" Reload [] ["grace"] "duration", "",
         "Time from SIGTERM to SIGKILL when the daemon stops a job.";
     "idle" Reload [] ["idle-timeout" "idle-action"] "`{ after = DURATION, action = ACTION }`", r#"{ after = "2h", action = "notify" }"#,
-        r#"Rule for jobs that do not use their GPUs; the action is `"notify"` (default), `"suspend"` or `"cancel"`."#;
+        r#"Rule for jobs that do not use their GPUs; the action is `"notify"` (default), `"park"`, `"suspend"` or `"cancel"`."#;
     "enforcement" Restart [] [] r#"`"auto"`, `"driver"`, `"limiter"`"#, "",
         "[Wall](enforcement.md#three-walls) on shared GPUs besides the limiter: the driver's own limit where it works (`auto`), always (`driver`), or none (`limiter`).";
     "on-bypass" Reload [] ["on-bypass"] r#"`"warn"`, `"deny"`, `"kill"`"#, r#""kill""#,
@@ -152,6 +152,12 @@ keys! {
         "File with the token of TCP clients.";
     "listen.web-hosts" Restart [] ["web-host"] r#"array of `"NAME"` or `"NAME:PORT"`"#, r#"["lab1.example"]"#,
         "Names under which browsers and proxies reach the TCP listener, besides [addresses in numbers](web.md#which-requests-pass).";
+    "park.when" Reload [] [] r#"`"need"`, `"idle"`"#, "",
+        "When a job with the idle action `park` is [parked](park.md): when another job needs its room, or as soon as it is idle.";
+    "park.wake" Reload [] [] r#"duration, or `"whenever"`"#, "",
+        "The room of such a parked job goes only to jobs that can [give it back](park.md#room-of-parked-jobs) within this time; with `whenever`, to any job.";
+    "park.host-memory" Reload [] [] r#"part: `"50%"`, or size"#, "",
+        "Host memory for all parked jobs together.";
     "latency.share" Reload [] [] "part of a GPU up to 1", "",
         "The most of a GPU's compute time that [jobs with a latency goal](compute.md#latency-goals) have together. Another such job waits.";
     "latency.queues" Reload [] [] "table of times from 1ms to 10s", r#"{ chat = "20ms" }"#,
@@ -278,9 +284,9 @@ mod tests {
 
     use super::*;
     use crate::daemon::{
-        ClearMlOptions, Commands, ContainerOptions, Containers, DeviceNodes, LatencyOptions,
-        LimitOptions, ListenOptions, Others, PerUser, ProjectOptions, ProjectRules,
-        RetentionPolicy, Role, RoleOptions, Setting, Source,
+        ClearMlOptions, Commands, ContainerOptions, Containers, DeviceNodes, HostMemory,
+        LatencyOptions, LimitOptions, ListenOptions, Others, ParkOptions, ParkWhen, PerUser,
+        ProjectOptions, ProjectRules, RetentionPolicy, Role, RoleOptions, Setting, Source,
     };
     use crate::v1::{Container, Idle, IdleAction};
 
@@ -313,6 +319,11 @@ mod tests {
                 after_s: 60,
                 action: IdleAction::Cancel,
             }),
+            park: ParkOptions {
+                when: ParkWhen::Idle,
+                wake: None,
+                host_memory: HostMemory::Size(divvy_core::Bytes::gib(1)),
+            },
             on_bypass: Some(BypassPolicy::Deny),
             enforcement: EnforcementPolicy::Limiter,
             refuse_user_namespaces: true,

@@ -102,6 +102,71 @@ pub(super) mod size {
     }
 }
 
+pub(super) mod wake {
+    use std::time::Duration;
+
+    use serde::{Deserializer, Serializer};
+
+    use super::Text;
+
+    const WHENEVER: &str = "whenever";
+
+    // serde passes a reference to the field.
+    pub fn serialize<S: Serializer>(bound: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+        match bound {
+            Some(bound) => super::duration::serialize(bound, to),
+            None => to.serialize_str(WHENEVER),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+        let text = from.deserialize_str(Text("a duration such as \"30s\", or \"whenever\""))?;
+        if text == WHENEVER {
+            return Ok(None);
+        }
+        let bound = super::parse_duration(&text).ok_or_else(|| {
+            super::refused(
+                format_args!("{text:?} is not a duration"),
+                "use 30s, or whenever",
+            )
+        })?;
+        Ok(Some(bound))
+    }
+}
+
+pub(super) mod host_memory {
+    use divvy_core::Bytes;
+    use serde::{Deserializer, Serializer};
+
+    use super::Text;
+    use crate::daemon::HostMemory;
+
+    // serde passes a reference to the field.
+    pub fn serialize<S: Serializer>(most: &HostMemory, to: S) -> Result<S::Ok, S::Error> {
+        match most {
+            HostMemory::Percent(percent) => to.collect_str(&format_args!("{percent}%")),
+            HostMemory::Size(size) => to.collect_str(size),
+        }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<HostMemory, D::Error> {
+        let text =
+            from.deserialize_str(Text("a part such as \"50%\", or a size such as \"64G\""))?;
+        if let Some(percent) = text.strip_suffix('%') {
+            let percent = percent.parse().ok().filter(|percent| *percent <= 100);
+            return percent.map(HostMemory::Percent).ok_or_else(|| {
+                super::refused(
+                    format_args!("{text:?} is not a part of the host's memory"),
+                    "use 0% to 100%",
+                )
+            });
+        }
+        let size = text.parse::<Bytes>();
+        let size = size.map_err(|error| super::refused(&error, error.hint()))?;
+        Ok(HostMemory::Size(size))
+    }
+}
+
 pub(super) mod share {
     use divvy_core::Share;
     use serde::{Deserialize, Deserializer, Serializer};

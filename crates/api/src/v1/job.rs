@@ -187,6 +187,9 @@ pub struct Idle {
 pub enum IdleAction {
     /// Record an event.
     Notify,
+    /// Move the job's GPU memory to host memory when another job needs the room, or at once, as the daemon's key
+    /// `park.when` says. For a job that cannot be parked, only record an event.
+    Park,
     /// Suspend the job until a user resumes it; it keeps its memory. For a container, only record an event.
     Suspend,
     /// Stop the job. It ends with `idle_timeout`.

@@ -20,9 +20,9 @@ pub struct TermArgs {
     /// Apply --idle-action when the job has not used its GPUs for this long: 30m; `none`: never
     #[arg(long, value_name = "TIME")]
     pub idle_timeout: Option<String>,
-    /// then notify, suspend, cancel [default: notify]
+    /// then notify, park, suspend, cancel [default: notify]
     ///
-    /// Action at --idle-timeout: notify (an event), suspend or cancel [default: notify]
+    /// Action at --idle-timeout: notify (an event), park, suspend or cancel [default: notify]
     #[arg(
         long,
         value_name = "ACTION",
@@ -30,6 +30,17 @@ pub struct TermArgs {
         hide_possible_values = true
     )]
     pub idle_action: Option<IdleWord>,
+    /// Let go of GPU memory after so long without use: 10m
+    ///
+    /// Move its GPU memory to host memory when it has not used its GPUs for this long and another job needs the room:
+    /// 10m. The same as --idle-timeout 10m --idle-action park
+    #[arg(
+        long,
+        value_name = "TIME",
+        conflicts_with = "idle_timeout",
+        hide_short_help = true
+    )]
+    pub park_after: Option<String>,
     /// Start when this job has ended; repeatable
     ///
     /// Start when this job, or every job of this array, has ended, in whatever way; repeatable
@@ -62,6 +73,7 @@ pub struct TermArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum IdleWord {
     Notify,
+    Park,
     Suspend,
     Cancel,
 }
@@ -70,6 +82,7 @@ impl From<IdleWord> for IdleAction {
     fn from(word: IdleWord) -> Self {
         match word {
             IdleWord::Notify => Self::Notify,
+            IdleWord::Park => Self::Park,
             IdleWord::Suspend => Self::Suspend,
             IdleWord::Cancel => Self::Cancel,
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use divvy_api::daemon::parse_duration;
-use divvy_api::v1::{After, Array, Idle, Submit};
+use divvy_api::v1::{After, Array, Idle, IdleAction, Submit};
 
 use crate::args::{IdleWord, TermArgs};
 use crate::error_output::{Result, usage};
@@ -25,7 +25,13 @@ pub fn add(args: &TermArgs, submit: &mut Submit) -> Result<()> {
         .as_deref()
         .map(|text| seconds("--time", text))
         .transpose()?;
-    submit.idle = idle(args.idle_timeout.as_deref(), args.idle_action)?;
+    submit.idle = match &args.park_after {
+        Some(text) => Some(Idle {
+            after_s: seconds("--park-after", text)?,
+            action: IdleAction::Park,
+        }),
+        None => idle(args.idle_timeout.as_deref(), args.idle_action)?,
+    };
     let after = |ok| {
         move |job: &String| After {
             job: job.trim_start_matches('#').to_owned(),

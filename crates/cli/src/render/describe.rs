@@ -206,6 +206,7 @@ fn idle(job: &Job) -> String {
     };
     let then = match rule.action {
         IdleAction::Notify => "event",
+        IdleAction::Park => "parkable",
         IdleAction::Suspend => "suspended",
         IdleAction::Cancel => "cancelled",
     };

@@ -72,6 +72,10 @@ impl fmt::Display for UnmetConstraint {
             }
             Self::Held(job) => write!(out, "whole GPU held by #{job}"),
             Self::Reserved(job) => write!(out, "room is reserved for #{job}, which is resuming"),
+            Self::Promised(job) => write!(
+                out,
+                "its room is kept for #{job}, which is parked: only jobs that can be parked or end in time get it"
+            ),
             Self::InUse { used } => write!(out, "{} in use, a whole GPU needed", gpus(*used)),
             Self::Share { free, needs } => write!(out, "{} free, {needs} needed", gpus(*free)),
             Self::Memory { free, needs } => {

@@ -67,8 +67,8 @@ pub struct Shortage {
     pub unlisted_holder: Option<JobId>,
     /// The requested GPUs that are out of service, in words.
     pub out_of_service: Option<String>,
-    /// GPUs that other daemons of the machine, or jobs with a latency goal, hold in part, and where it does not fit: index
-    /// and what they hold.
+    /// GPUs that other daemons of the machine, or jobs with a latency goal, hold in part, or that are promised to parked
+    /// jobs, and where it does not fit: index and what they hold.
     pub elsewhere: Vec<(u32, UnmetConstraint)>,
     /// GPUs in MIG mode where it would fit in another layout, or without instances that no job holds.
     pub fragmented: Vec<(u32, Obstacle)>,
@@ -101,7 +101,8 @@ impl Shortage {
                                 unlisted_holder = unlisted_holder.or(usage.gpu.unlisted_holder);
                             }
                             held @ (UnmetConstraint::Elsewhere { .. }
-                            | UnmetConstraint::Latency { .. }) => {
+                            | UnmetConstraint::Latency { .. }
+                            | UnmetConstraint::Promised(_)) => {
                                 elsewhere.push((usage.gpu.index, held));
                             }
                             UnmetConstraint::Slots(obstacle) if is_telling(&obstacle) => {

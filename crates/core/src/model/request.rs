@@ -25,6 +25,9 @@ pub struct Request {
     /// Memory means bytes where a MIG instance gives it, and not the name of the profile, which is rounded up.
     #[serde(default)]
     pub exact: bool,
+    /// The job gives its room back to a parked one in time ([`ParkRule`](crate::model::snapshot::ParkRule)).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gives_way: bool,
 }
 
 impl Request {
@@ -51,6 +54,7 @@ impl From<Amount> for Request {
             on: Vec::new(),
             isolation: Isolation::default(),
             exact: false,
+            gives_way: false,
         }
     }
 }

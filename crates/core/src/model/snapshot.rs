@@ -1,6 +1,6 @@
 //! The snapshot: everything that a plan depends on, at one moment, as plain data.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -41,6 +41,24 @@ pub struct Snapshot {
     pub user_limits: BTreeMap<UserName, Gpus>,
     #[serde(default)]
     pub latency: LatencyRule,
+    #[serde(default, skip_serializing_if = "ParkRule::is_empty")]
+    pub parking: ParkRule,
+}
+
+/// The room of parked jobs that return within a bound: new jobs get it only if they give it back in time. So for each
+/// such job there is room beside the holders that do not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParkRule {
+    /// The parked jobs, with what they get back.
+    pub promised: BTreeMap<JobId, Vec<Grant>>,
+    /// Jobs, pending ones too, that give their room back in time: they can be parked, or their time limit ends then.
+    pub gives_way: BTreeSet<JobId>,
+}
+
+impl ParkRule {
+    fn is_empty(&self) -> bool {
+        self.promised.is_empty() && self.gives_way.is_empty()
+    }
 }
 
 /// How much of each GPU jobs with a latency goal take together. They are served before the others, so that the rest of

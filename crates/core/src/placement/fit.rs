@@ -117,6 +117,8 @@ pub enum UnmetConstraint {
     Held(JobId),
     /// Room is reserved for this job, which is resuming.
     Reserved(JobId),
+    /// The job would not give the room back to this parked one in time.
+    Promised(JobId),
     /// The request is for a whole GPU, and jobs hold parts of it.
     InUse {
         used: u64,
@@ -285,6 +287,7 @@ pub(crate) fn fit(
         None => fraction_constraints(usage, size),
     };
     unmet.extend(latency_constraint(usage, request, size).filter(|_| !is_whole));
+    unmet.extend(park_constraint(usage, request.gives_way, size));
     if !unmet.is_empty() {
         return Err(unmet);
     }
@@ -296,6 +299,16 @@ pub(crate) fn fit(
     } else {
         size
     })
+}
+
+/// The promise to a parked job that a new holder of this size would break.
+pub(crate) fn park_constraint(
+    usage: &GpuUsage<'_>,
+    gives_way: bool,
+    size: GrantSize,
+) -> Option<UnmetConstraint> {
+    let broken = usage.broken_promise(size).filter(|_| !gives_way)?;
+    Some(UnmetConstraint::Promised(broken))
 }
 
 /// Whether the GPU has jobs with a latency goal that leave no room for this one's share.

@@ -8,8 +8,8 @@ use crate::mig::occupancy::MigOccupancy;
 use crate::model::gpu::{Gpu, Mode};
 use crate::model::request::Request;
 use crate::model::slice::{Grant, label};
-use crate::model::snapshot::{AllocatedJob, LatencyRule, Snapshot};
-use crate::placement::fit::UnmetConstraint;
+use crate::model::snapshot::{AllocatedJob, LatencyRule, ParkRule, Snapshot};
+use crate::placement::fit::{GrantSize, UnmetConstraint};
 use crate::placement::{MigPlacementChoice, Offer, place};
 use crate::units::{Bytes, GpuUuid, JobId, QueueName, Share};
 
@@ -45,6 +45,8 @@ pub(crate) struct GpuUsage<'a> {
     pub(crate) elsewhere: FreePart,
     /// `None` where only what can ever be is asked.
     latency: Option<&'a LatencyRule>,
+    /// The same.
+    parking: Option<&'a ParkRule>,
     /// Sums that the holders could release, computed on first use.
     releases: OnceCell<Option<Releases>>,
 }
@@ -94,6 +96,7 @@ impl<'a> NodeUsage<'a> {
                 memory: Bytes::ZERO,
             },
             latency: None,
+            parking: None,
             releases: OnceCell::new(),
         };
         let mut usages: Vec<GpuUsage<'a>> = gpus.iter().map(usage).collect();
@@ -112,6 +115,7 @@ impl<'a> NodeUsage<'a> {
             let (share, memory) = usage.gpu.held_elsewhere();
             usage.elsewhere = FreePart { share, memory };
             usage.latency = Some(&snapshot.latency);
+            usage.parking = Some(&snapshot.parking);
             if let (Some(mig), Some(inventory)) = (&mut usage.mig, &usage.gpu.mig) {
                 *mig = MigOccupancy::of(inventory);
             }
@@ -327,6 +331,43 @@ impl GpuUsage<'_> {
             Some(u64::from(own.unwrap_or(holder.grant.share).thousandths()))
         };
         Some((self.holders.iter().filter_map(share).sum(), rule.most))
+    }
+
+    /// The parked jobs that are promised a part of the GPU, with that part.
+    pub(crate) fn promised(&self) -> impl Iterator<Item = (JobId, &Grant)> {
+        let promised = self.parking.into_iter().flat_map(|rule| &rule.promised);
+        let grants = promised.flat_map(|(job, grants)| grants.iter().map(|grant| (*job, grant)));
+        grants.filter(|(_, grant)| grant.gpu == self.gpu.uuid)
+    }
+
+    /// A parked job that would not get its part back in time, were so much held by a job that does not give way.
+    pub(crate) fn broken_promise(&self, size: GrantSize) -> Option<JobId> {
+        let rule = self.parking.filter(|rule| !rule.promised.is_empty())?;
+        let firm = self
+            .holders
+            .iter()
+            .filter(|holder| !rule.gives_way.contains(&holder.job));
+        let start = (
+            self.elsewhere.share + u64::from(size.share.thousandths()),
+            self.elsewhere.memory.saturating_add(size.memory),
+        );
+        let (share, memory) = firm.fold(start, |(share, memory), holder| {
+            let Grant {
+                memory: more,
+                share: part,
+                ..
+            } = &holder.grant;
+            (
+                share + u64::from(part.thousandths()),
+                memory.saturating_add(*more),
+            )
+        });
+        let mut promised = self.promised();
+        let lacks = |grant: &Grant| {
+            share + u64::from(grant.share.thousandths()) > 1000
+                || memory.saturating_add(grant.memory) > self.gpu.usable()
+        };
+        promised.find(|(_, grant)| lacks(grant)).map(|(job, _)| job)
     }
 
     /// The jobs that room is reserved for.

@@ -243,7 +243,8 @@ impl<'a, 'n> Pass<'a, 'n> {
             RequestShape::of(waiting.request.amount),
             RequestShape::Parts { count: 1, .. }
         );
-        is_part && usage.mig.is_none() && fit(usage, &waiting.request).is_ok()
+        let is_promised = usage.promised().next().is_some();
+        is_part && usage.mig.is_none() && !is_promised && fit(usage, &waiting.request).is_ok()
     }
 
     /// Whether a part of this size on the GPU delays no job ahead. The check of each GPU alone is enough for the many sets
@@ -502,8 +503,13 @@ impl<'a, 'n> Pass<'a, 'n> {
         let looks = self.node.gpus.len() * (1 + ahead.len());
         self.looks.update(|so_far| so_far + looks);
         let ahead = || ahead.iter().map(|(ahead, _)| *ahead);
-        let spares = |_: &GpuUsage<'_>, offer: &Offer| {
-            !ahead().any(|ahead| delays(&self.node, slice::from_ref(offer), ahead))
+        // Beside a parked job more ends count than those of holders, so no job that stays passes another there.
+        let stays = |request: &Request| !request.gives_way;
+        let may_wait = stays(&waiting.request) && ahead().any(|ahead| stays(&ahead.request));
+        let spares = |usage: &GpuUsage<'_>, offer: &Offer| {
+            let may_delay = may_wait && usage.promised().next().is_some();
+            let delays = |ahead| delays(&self.node, slice::from_ref(offer), ahead);
+            !may_delay && !ahead().any(delays)
         };
         let offers = match (&self.quota, &self.users) {
             (None, None) => place(&self.node, &waiting.request, spares)?,

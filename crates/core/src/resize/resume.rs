@@ -1,16 +1,19 @@
 //! Resume admission: whether an offloaded job gets its GPUs back, by the same arithmetic as a placement.
 //!
-//! The memory can only return to the GPUs that it came from. The planner reserves the room meanwhile, stops no holder
-//! for it, and resumes the job first that has waited longest.
+//! The memory can only return to the GPUs that it came from. The planner reserves the room meanwhile and stops no holder
+//! for it; idle holders may be parked ([`park`](super::park)). [`resume_order`] is the order of the jobs.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use crate::model::gpu::Mode;
 use crate::model::slice::{Grant, label};
-use crate::model::snapshot::Snapshot;
+use crate::model::snapshot::{AllocatedJob, Snapshot};
 use crate::placement::fit::{
     GrantSize, UnmetConstraint, fraction_constraints, whole_gpu_constraints,
 };
 use crate::placement::occupancy::{GpuUsage, NodeUsage};
-use crate::project::{QuotaExceeded, Resources, quota_exceeded_by};
+use crate::project::{QuotaExceeded, QuotaLedger, Resources, quota_exceeded_by};
 use crate::units::{Bytes, JobId, Share};
 
 /// What an offloaded job waits for.
@@ -54,13 +57,14 @@ pub fn plan_resume(
     uses: &[Bytes],
 ) -> Result<Vec<Grant>, ResumeBlocked> {
     let held = snapshot.held.iter().find(|held| held.job == job);
-    let Some((held, since)) = held.and_then(|held| Some((held, held.resuming_since?))) else {
+    let Some(held) = held.filter(|held| held.resuming_since.is_some()) else {
         return Err(ResumeBlocked::Room(Vec::new()));
     };
+    let order = resume_order(snapshot);
+    let before: BTreeSet<JobId> = order.into_iter().take_while(|one| *one != job).collect();
     let mut others = snapshot.clone();
     others.held.retain(|other| {
-        let is_before = |theirs| (theirs, other.job) < (since, job);
-        other.job != job && other.resuming_since.is_none_or(is_before)
+        other.job != job && (other.resuming_since.is_none() || before.contains(&other.job))
     });
     if let Some(exceeded) =
         quota_exceeded_by(&others, job, &held.owner, Resources::of(&held.grants))
@@ -88,6 +92,33 @@ pub fn plan_resume(
     } else {
         Err(ResumeBlocked::Room(full))
     }
+}
+
+/// The jobs that resume, in order: by priority, then jobs within the quota of their project, then the job that has
+/// waited longest.
+pub fn resume_order(snapshot: &Snapshot) -> Vec<JobId> {
+    let (due, held) = (snapshot.held.iter()).partition(|held| held.resuming_since.is_some());
+    let (due, held): (Vec<&AllocatedJob>, Vec<&AllocatedJob>) = (due, held);
+    if due.len() < 2 {
+        return due.into_iter().map(|one| one.job).collect();
+    }
+    let others = Snapshot {
+        held: held.into_iter().cloned().collect(),
+        ..snapshot.clone()
+    };
+    let empty = NodeUsage::empty(&others.gpus);
+    let ledger = QuotaLedger::of(&others, &empty);
+    let nobody = BTreeSet::new();
+    let key = |one: &&AllocatedJob| {
+        let need = Resources::of(&one.grants);
+        let is_within = (ledger.as_ref())
+            .is_none_or(|ledger| ledger.is_within_quota(one.job, &one.owner, need, &nobody));
+        let priority = Reverse(one.owner.priority);
+        (priority, !is_within, one.resuming_since, one.job)
+    };
+    let mut due = due;
+    due.sort_by_cached_key(key);
+    due.into_iter().map(|one| one.job).collect()
 }
 
 /// The constraints that keep the job off this GPU; `None` where it fits.

@@ -11,6 +11,7 @@ mod latency_rule;
 mod lease;
 mod mig;
 mod node;
+mod park_props;
 mod patterns;
 mod pinned;
 mod plan_digest;

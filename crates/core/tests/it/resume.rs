@@ -1,7 +1,7 @@
 //! When a job whose memory is in host memory gets its GPUs again.
 
 use divvy_core::project::Quota;
-use divvy_core::resize::resume::plan_resume;
+use divvy_core::resize::resume::{plan_resume, resume_order};
 use divvy_core::{
     AllocatedJob, Amount, Bytes, Gpus, Grant, JobId, Mode, PendingJob, Project, Queue, QueueName,
     QueueSpec, SchedulingClass, Share, Snapshot, invariants, plan, why,
@@ -69,6 +69,38 @@ fn resume(node: &Snapshot, job: u64) -> Result<String, String> {
     let grants = plan_resume(node, JobId(job), &[]).map_err(|lacks| lacks.to_string())?;
     let labels: Vec<&str> = grants.iter().map(|grant| grant.label.as_str()).collect();
     Ok(labels.join(" "))
+}
+
+#[test]
+fn jobs_resume_by_priority_then_within_quota_then_by_age() {
+    let mut node = due(
+        node(&["0:0.5", "0:0.5", "1:0.5", "1:0.5"], &[]),
+        &[1, 2, 3, 4],
+    );
+    let order =
+        |node: &Snapshot| -> Vec<u64> { resume_order(node).into_iter().map(|job| job.0).collect() };
+    assert_eq!(order(&node), [1, 2, 3, 4]);
+    // The project of the first two has a quota for none of them.
+    let owner = |name: &str| SchedulingClass {
+        project: Some(name.parse().expect("a name")),
+        preemptible: true,
+        ..SchedulingClass::default()
+    };
+    for (held, name) in node.held.iter_mut().zip(["poor", "poor", "rich", "rich"]) {
+        held.owner = owner(name);
+    }
+    node.projects = [("poor", 0), ("rich", 1)]
+        .map(|(name, gpus)| {
+            let mut project = Project::new(name.parse().expect("a name"));
+            project.quota.gpus = Gpus::whole(gpus);
+            project
+        })
+        .to_vec();
+    assert_eq!(order(&node), [3, 4, 1, 2]);
+    node.held[1].owner.priority = 1;
+    assert_eq!(order(&node), [2, 3, 4, 1]);
+    // The room of the first one is reserved against the others.
+    assert!(resume(&node, 2).is_ok() && resume(&node, 1).is_ok());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use divvy_ledger::Snapshot;
 
 use crate::controller::effects::{Effects, FreedSlice, RunOver};
 use crate::controller::io::Io;
-use crate::controller::lifecycle::notifications;
+use crate::controller::lifecycle::{notifications, park_policy};
 use crate::controller::observe::{limiter_alarms, usage};
 use crate::controller::runtime::{ActiveJob, Runtime};
 use crate::controller::state::Jobs;
@@ -100,6 +100,7 @@ pub(in crate::controller) fn journal_end(
     usage::divide_energy(jobs, io, &gpus.collect())?;
     io.store.save(&job)?;
     fx.record_event(io, Some(id), "ended", &text)?;
+    park_policy::note_end(jobs, fx, io, &job)?;
     if job.run_state.withdrawn {
         // A job that stood for another system's task and never ran is no work of this machine: its number and its
         // event are all that stays. Its waiters still get it, because it is active until the replies are sent.

@@ -15,7 +15,7 @@ use std::sync::mpsc::SyncSender;
 
 use divvy_api::v1::{self, ErrorCode, JobMemory, MemoryPlace};
 use divvy_core::resize::memory::{MemoryEvent, MemoryResidency};
-use divvy_core::resize::resume::plan_resume;
+use divvy_core::resize::resume::{plan_resume, resume_order};
 use divvy_core::{AllocatedJob, Bytes, JobId, JobState};
 use divvy_ledger::Snapshot;
 use rustix::process::Signal;
@@ -27,7 +27,7 @@ use crate::controller::actuators::Actuators;
 use crate::controller::effects::Effects;
 use crate::controller::halt::Halt;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{park, pause, planner_input};
+use crate::controller::lifecycle::{park, park_policy, pause, planner_input};
 use crate::controller::observe::usage;
 use crate::controller::query::view::BlockReason;
 use crate::controller::request::{Milestone, Reply};
@@ -196,6 +196,7 @@ pub(in crate::controller) fn move_memory(
         active.memory_op.last_error = None;
     }
     active.memory_op.blocked_by = None;
+    active.memory_op.parking.clear();
     active.job.run_state.aside.memory = after;
     // A repeated request has returned above, so a due job keeps its place in the order.
     active.job.run_state.aside.since = Some(now());
@@ -279,15 +280,7 @@ pub(in crate::controller) fn resume_offloaded(
     fx: &mut Effects,
     io: &Io,
 ) -> Result<(), StoreError> {
-    let mut due: Vec<(i64, JobId)> = state
-        .jobs
-        .active
-        .values()
-        .filter_map(|active| active.job.held())
-        .filter_map(|held| Some((held.resuming_since?, held.job)))
-        .collect();
-    due.sort_unstable();
-    for (_, id) in due {
+    for id in due_jobs(state, io) {
         let mut snapshot = planner_input::snapshot(state, io);
         let Some(active) = state.jobs.active.get_mut(&id) else {
             continue;
@@ -296,8 +289,16 @@ pub(in crate::controller) fn resume_offloaded(
             // The snapshot keeps no room for the job, but the job keeps its turn.
             snapshot.held.extend(active.job.held());
         }
-        match plan_resume(&snapshot, id, &memory_by_allocation(active)) {
-            Err(blocked_by) => active.memory_op.blocked_by = Some(blocked_by),
+        let uses = memory_by_allocation(active);
+        active.memory_op.parking.clear();
+        match plan_resume(&snapshot, id, &uses) {
+            Err(blocked_by) => {
+                let lacks_room = blocked_by.keeps_room();
+                active.memory_op.blocked_by = Some(blocked_by);
+                if lacks_room {
+                    park_policy::make_room_for_resume(state, fx, io, id, (&snapshot, &uses))?;
+                }
+            }
             Ok(grants) if sharing::acquire(state, io, grants.iter(), &[]).is_err() => {
                 state.queues.is_contended = true;
             }
@@ -314,6 +315,23 @@ pub(in crate::controller) fn resume_offloaded(
         }
     }
     Ok(())
+}
+
+/// The jobs that wait for their memory, in order.
+fn due_jobs(state: &State, io: &Io) -> Vec<JobId> {
+    let held = state
+        .jobs
+        .active
+        .values()
+        .filter_map(|active| active.job.held());
+    let due: Vec<AllocatedJob> = held.filter(|held| held.resuming_since.is_some()).collect();
+    if due.is_empty() {
+        return Vec::new();
+    }
+    let mut snapshot = planner_input::snapshot(state, io);
+    snapshot.held.retain(|held| held.resuming_since.is_none());
+    snapshot.held.extend(due);
+    resume_order(&snapshot)
 }
 
 /// Starts the journaled checkpoint operations that are not running.
@@ -469,6 +487,12 @@ fn finish_memory_op(
         (CheckpointOutcome::Saved, MemoryResidency::Leaving) => {
             let memory: Bytes = memory_by_allocation(active).into_iter().sum();
             let labels = active.job.grant_labels();
+            if is_parked {
+                park_policy::count_park(active, fx, false);
+            }
+            let needed_by = active.memory_op.parked_for.take();
+            let job = active.job.clone();
+            (jobs.copy_rates).measure(&job, Direction::Offload, memory, took);
             move_memory(jobs, fx, io, id, MemoryEvent::Offloaded)?;
             let words = format!("{} of {labels} is in host memory", memory.human());
             match is_parked {
@@ -476,22 +500,36 @@ fn finish_memory_op(
                     io,
                     Some(id),
                     "parked",
-                    &format!("{words} after {took:.1} s"),
+                    &match needed_by {
+                        Some(by) => format!("{words} after {took:.1} s; job {by} needed its room"),
+                        None => format!("{words} after {took:.1} s"),
+                    },
                 ),
                 false => fx.record_event(io, Some(id), "memory_released", &words),
             }
         }
         (CheckpointOutcome::Refused(why), MemoryResidency::Leaving) => {
             active.job.run_state.aside.parts.clear();
+            if is_parked {
+                park_policy::count_park(active, fx, true);
+            }
             move_memory(jobs, fx, io, id, MemoryEvent::Refused)?;
             fx.jobs.pauses.push(id);
             keep_on_gpu(jobs, fx, io, id, why)
         }
         (CheckpointOutcome::Failed(why), MemoryResidency::Leaving) => {
+            if is_parked {
+                park_policy::count_park(active, fx, true);
+            }
             move_memory(jobs, fx, io, id, MemoryEvent::Failed)?;
             keep_on_gpu(jobs, fx, io, id, why)
         }
         (CheckpointOutcome::Restored, MemoryResidency::Returning { .. }) if is_parked => {
+            // An attempt that failed before would count as part of the copy.
+            if aside.because.is_none() && active.memory_op.failures == 0 {
+                let (job, bytes) = (active.job.clone(), aside.bytes);
+                (jobs.copy_rates).measure(&job, Direction::Restore, bytes, took);
+            }
             move_memory(jobs, fx, io, id, MemoryEvent::Restored)?;
             park::woken(jobs, fx, io, id, took)
         }
@@ -550,11 +588,21 @@ pub(in crate::controller) fn offload_block_reason(jobs: &Jobs, job: &Job) -> Opt
         // Since when, `describe` says in the reader's time zone.
         MemoryPlace::Host if aside.is_parked() => {
             let id = job.reference();
+            let vain = match job.run_state.park.vain_wakes {
+                0 => String::new(),
+                1 => "; woken once without a launch, so it has to be idle for longer".to_owned(),
+                times => format!(
+                    "; woken {times} times without a launch, so it has to be idle for longer"
+                ),
+            };
             format!(
-                "parked: {its} is in host memory; its next GPU call or `divvy wake {id}` brings it back"
+                "parked: {its} is in host memory; its next GPU call or `divvy wake {id}` brings it back{vain}"
             )
         }
         MemoryPlace::Host => format!("holds no GPU: {its} is in host memory"),
+        MemoryPlace::RestorePending if !op.parking.is_empty() => {
+            park_policy::parking_in_words(jobs, job, &op.parking, bytes)
+        }
         MemoryPlace::RestorePending if aside.is_parked() => match &op.blocked_by {
             Some(blocked_by) => {
                 format!("waking, waits for {blocked_by}; {its} is in host memory")

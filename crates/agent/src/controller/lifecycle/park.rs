@@ -4,8 +4,12 @@
 //!
 //! What the driver cannot save is refused before any process is locked.
 
+use std::time::Duration;
+
+use divvy_api::daemon::HostMemory;
 use divvy_api::v1::{self, Error, ErrorCode};
 use divvy_core::resize::memory::{MemoryEvent, MemoryResidency};
+use divvy_core::resize::park::min_awake;
 use divvy_core::{Bytes, JobId};
 use divvy_ledger::{ProcessIdentity, Snapshot};
 use rustix::process::Signal;
@@ -18,11 +22,12 @@ use crate::controller::lifecycle::{offload, pause};
 use crate::controller::reference;
 use crate::controller::request::{Milestone, Reply};
 use crate::controller::runtime::{ActiveJob, Waiter};
+use crate::controller::state::usage::Woken;
 use crate::controller::state::{Jobs, State};
 use crate::host::clock::Instant;
 use crate::journal::StoreError;
 use crate::model::gpu_memory::{GpuMemoryState, OffloadKind};
-use crate::model::park_record::ParkRecord;
+use crate::model::park_record::{ParkOff, ParkRecord};
 
 /// Parks a job, or refuses to, before anything is done to it.
 pub(in crate::controller) fn park(
@@ -48,6 +53,21 @@ pub(in crate::controller) fn park(
         milestone: Milestone::Parked,
         reply,
     });
+    start(jobs, fx, io, id, bytes)
+}
+
+/// Begins to park a job that can be parked.
+pub(super) fn start(
+    jobs: &mut Jobs,
+    fx: &mut Effects,
+    io: &Io,
+    id: JobId,
+    bytes: Bytes,
+) -> Result<(), StoreError> {
+    let Some(active) = jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    active.memory_op.parked_for = None;
     let aside = &mut active.job.run_state.aside;
     (aside.kind, aside.bytes, aside.because) = (OffloadKind::Parked, bytes, None);
     offload::move_memory(jobs, fx, io, id, MemoryEvent::Release)
@@ -67,25 +87,48 @@ fn admit(state: &State, io: &Io, reference: &str) -> Result<(JobId, Bytes), Halt
         let hint = format!("`divvy suspend --release-memory {reference}` offloads its GPU memory");
         return Err(error.hint(hint).into());
     }
-    let cannot = |why: &str| conflict(format!("job {reference} cannot be parked: {why}"));
-    let describe = format!("divvy describe {reference}");
-    if let Some(why) = offload::offload_obstacle(jobs, id) {
-        return Err(cannot(&why).hint(describe).into());
+    let bytes = check(state, io, active).map_err(|Obstacle { why, hint }| {
+        conflict(format!("job {reference} cannot be parked: {why}"))
+            .hint(hint.unwrap_or_else(|| format!("divvy describe {reference}")))
+    })?;
+    Ok((id, bytes))
+}
+
+/// Why a job cannot be parked, and what helps.
+pub(super) struct Obstacle {
+    pub why: String,
+    hint: Option<String>,
+}
+
+impl From<String> for Obstacle {
+    fn from(why: String) -> Self {
+        Self { why, hint: None }
+    }
+}
+
+/// The bytes that a running job would have in host memory, or why it cannot be parked.
+pub(super) fn check(state: &State, io: &Io, active: &ActiveJob) -> Result<Bytes, Obstacle> {
+    let jobs = &state.jobs;
+    if let Some(why) = offload::offload_obstacle(jobs, active.job.id) {
+        return Err(why.into());
     }
     if let Some(why) = driver_obstacle(state, io, active) {
-        return Err(cannot(&why).hint("divvy selftest --park").into());
+        let hint = Some("divvy selftest --park".to_owned());
+        return Err(Obstacle { why, hint });
     }
     let ledger = active.slice().and_then(|slice| slice.read().ok());
     let obstacle = ledger.map_or(Some("its slice cannot be read"), |ledger| {
         ledger_obstacle(&ledger, active.job.allocations.len())
     });
     if let Some(why) = obstacle {
-        return Err(cannot(why).hint(describe).into());
+        return Err(why.to_owned().into());
     }
     let bytes = offload::memory_by_allocation(active).into_iter().sum();
-    check_budget(jobs, bytes)
-        .map_err(|why| cannot(&why).hint("wake another job first, or end it"))?;
-    Ok((id, bytes))
+    check_budget(jobs, io.config.park.host_memory, bytes).map_err(|why| Obstacle {
+        why,
+        hint: Some("wake another job first, or end it".to_owned()),
+    })?;
+    Ok(bytes)
 }
 
 /// What the ledger shows that the driver cannot save.
@@ -116,6 +159,9 @@ fn driver_obstacle(state: &State, io: &Io, active: &ActiveJob) -> Option<String>
         return None;
     }
     let record = ParkRecord::read(&io.config.home);
+    if let Some(off) = off(&state.jobs, io, record.as_ref()) {
+        return Some(off.to_string());
+    }
     let devices = state.gpus.devices.iter();
     let its = devices.filter(|device| {
         let mut grants = active.job.state.grants().iter();
@@ -126,9 +172,28 @@ fn driver_obstacle(state: &State, io: &Io, active: &ActiveJob) -> Option<String>
     models.find_map(|model| ParkRecord::obstacle(record.as_ref(), version, model))
 }
 
+/// The driver with which parking is off until it passes the test again.
+fn off<'a>(jobs: &'a Jobs, io: &Io, record: Option<&ParkRecord>) -> Option<&'a ParkOff> {
+    let off = jobs.park_off.as_ref()?;
+    let has_passed_since = record.is_some_and(|record| record.at > off.at);
+    (off.driver_version == io.config.node.driver_version && !has_passed_since).then_some(off)
+}
+
+/// Whether the driver is trusted with jobs on some GPU of the node.
+pub(super) fn is_driver_trusted(state: &State, io: &Io) -> bool {
+    if io.config.node.simulated.is_some() {
+        return true;
+    }
+    let record = ParkRecord::read(&io.config.home);
+    let version = &io.config.node.driver_version;
+    let mut models = state.gpus.devices.iter().map(|device| &device.gpu.model);
+    off(&state.jobs, io, record.as_ref()).is_none()
+        && models.any(|model| ParkRecord::obstacle(record.as_ref(), version, model).is_none())
+}
+
 /// All parked jobs together keep to the budget of host memory.
-fn check_budget(jobs: &Jobs, more: Bytes) -> Result<(), String> {
-    let Some(budget) = host_memory::park_budget() else {
+fn check_budget(jobs: &Jobs, most: HostMemory, more: Bytes) -> Result<(), String> {
+    let Some(budget) = host_memory::park_budget(most) else {
         return Err("the machine does not say how much memory it has".to_owned());
     };
     let all = jobs
@@ -243,7 +308,17 @@ pub(super) fn woken(
             ..GpuMemoryState::default()
         };
     }
-    active.activity.mark_active(Instant::now());
+    let stays = jobs.copy_rates.there_and_back(&active.job, before.bytes);
+    let at = Instant::now();
+    active.activity.mark_active(at);
+    let took = Duration::try_from_secs_f64(took_s).unwrap_or_default();
+    active.activity.woken = Some(Woken {
+        at,
+        took,
+        stays: min_awake(stays),
+        is_judged: has_failed,
+    });
+    fx.counters.wakes.add(took);
     let job = active.job.clone();
     fx.jobs.changed.insert(id);
     io.store.save(&job)?;

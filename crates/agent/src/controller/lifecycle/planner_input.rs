@@ -12,6 +12,7 @@ use jiff::Timestamp;
 
 use crate::controller::admission::{array, user_rules};
 use crate::controller::io::Io;
+use crate::controller::lifecycle::park_policy;
 use crate::controller::mig::capacity;
 use crate::controller::runtime::ActiveJob;
 use crate::controller::state;
@@ -95,6 +96,10 @@ fn snapshot_of(state: &State, io: &Io, mut blocked: Option<&mut HashSet<JobId>>)
             _ => {}
         }
     }
+    let parking = park_policy::park_rule(state, io);
+    for job in waiting.values_mut().flatten() {
+        job.request.gives_way = parking.gives_way.contains(&job.job);
+    }
     waiting.values_mut().for_each(|waiting| sort_queue(waiting));
     let mut queues: Vec<Queue> = io
         .config
@@ -123,6 +128,7 @@ fn snapshot_of(state: &State, io: &Io, mut blocked: Option<&mut HashSet<JobId>>)
         preemption: io.config.schedule.preemption,
         user_limits: user_rules::user_limits(state, io),
         latency: latency_rule(state, io),
+        parking,
     }
 }
 

@@ -8,7 +8,7 @@ use divvy_core::{Bytes, HeldElsewhere, Plan, Preempt};
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{
-    cancel, confirm, job_sync, offload, planner_input, start_failure,
+    cancel, confirm, job_sync, offload, park_policy, planner_input, start_failure,
 };
 use crate::controller::mig::claim;
 use crate::controller::sharing;
@@ -33,7 +33,11 @@ pub(in crate::controller) fn replan(
     }
     sharing::refresh(&mut state.gpus, io);
     offload::resume_offloaded(state, fx, io)?;
-    let plan = plan_beside_others(state, io);
+    let mut plan = plan_beside_others(state, io);
+    if park_policy::make_room_for_start(state, fx, io, &plan)? {
+        // Parked jobs lose nothing, so no job is stopped where they are enough.
+        plan.preempts.clear();
+    }
     if plan.cursor != state.queues.cursor {
         state.queues.cursor = plan.cursor;
         io.store.set_setting("cursor", &plan.cursor.to_string())?;

@@ -122,6 +122,8 @@ pub struct DaemonStats {
     pub pending: BTreeMap<&'static str, u64>,
     /// Since when the oldest pending job that waits for GPUs does so, by queue.
     pub oldest: BTreeMap<String, Timestamp>,
+    /// Parked jobs, and what they have in host memory.
+    pub parked: (u64, u64),
     /// Bytes that the journal's disk has left, where its file system tells.
     pub disk_free: Option<u64>,
     pub disk_is_full: bool,

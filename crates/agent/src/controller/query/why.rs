@@ -259,7 +259,8 @@ fn released(state: &State, io: &Io, active: &ActiveJob) -> Option<Snapshot> {
         return None;
     }
     let mut snapshot = estimate::input(state, io).snapshot().clone();
-    let waiting = job.waiting_in_queue(snapshot.backfill.then(now));
+    let mut waiting = job.waiting_in_queue(snapshot.backfill.then(now));
+    waiting.request.gives_way = snapshot.parking.gives_way.contains(&job.id);
     let mut queues = snapshot.queues.iter_mut();
     match queues.find(|queue| queue.spec.name == job.spec.queue) {
         Some(queue) => {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use divvy_core::JobId;
 use divvy_core::resize::resume::ResumeBlocked;
 
 use crate::host::clock::Instant;
@@ -27,6 +28,10 @@ pub struct MemoryOp {
     pub last_error: Option<String>,
     /// What keeps a resumed job from its GPUs.
     pub blocked_by: Option<ResumeBlocked>,
+    /// The jobs that are being parked for this one, which waits for its memory.
+    pub parking: Vec<JobId>,
+    /// The job for which this one is being parked.
+    pub parked_for: Option<JobId>,
 }
 
 impl MemoryOp {

@@ -48,8 +48,22 @@ pub struct GpuActivity {
     pub last_active: Instant,
     /// Its idle rule has been applied.
     pub idle_reported: bool,
+    /// Its last wake, as long as it matters.
+    pub woken: Option<Woken>,
     /// Since when its launches are watched.
     pub launches_watched_since: Option<Instant>,
+}
+
+/// A wake of a parked job.
+#[derive(Clone, Copy, Debug)]
+pub struct Woken {
+    pub at: Instant,
+    /// How long its memory took to return.
+    pub took: Duration,
+    /// How long the job stays awake from then on.
+    pub stays: Duration,
+    /// It was decided whether the job had use of it.
+    pub is_judged: bool,
 }
 
 impl GpuActivity {
@@ -62,6 +76,7 @@ impl GpuActivity {
             allocated_ns: 0,
             last_active: Instant::now(),
             idle_reported: false,
+            woken: None,
             launches_watched_since: None,
         }
     }

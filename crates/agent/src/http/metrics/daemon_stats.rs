@@ -23,6 +23,7 @@ pub(super) fn about_projects(page: &Page) -> Vec<Family> {
     families.extend(of_gpu_time(page));
     families.extend(of_queues(page));
     families.extend(of_work(&page.daemon_stats));
+    families.extend(of_parking(&page.daemon_stats));
     families.extend(of_disk(&page.daemon_stats));
     let reclaimed = page.migs.reclaimed.count;
     families.push(of_reclaims(&page.daemon_stats.counted, reclaimed));
@@ -221,12 +222,6 @@ fn of_work(books: &DaemonStats) -> Vec<Family> {
         ];
         resizes.sample(labels, count);
     }
-    let summary = |name, help, took: DurationSum| {
-        let mut family = family(name, "summary", help);
-        family.suffixed("_sum", Vec::new(), lasted(took.total));
-        family.suffixed("_count", Vec::new(), took.count);
-        family
-    };
     vec![
         events,
         preemptions,
@@ -249,6 +244,36 @@ fn of_work(books: &DaemonStats) -> Vec<Family> {
             counted.commits,
         ),
     ]
+}
+
+fn summary(name: &'static str, help: &'static str, took: DurationSum) -> Family {
+    let mut family = family(name, "summary", help);
+    family.suffixed("_sum", Vec::new(), lasted(took.total));
+    family.suffixed("_count", Vec::new(), took.count);
+    family
+}
+
+fn of_parking(stats: &DaemonStats) -> [Family; 4] {
+    let (count, bytes) = stats.parked;
+    let mut jobs = family("divvy_parked_jobs", "gauge", "Parked jobs.");
+    jobs.sample(vec![], count);
+    let mut memory = family(
+        "divvy_parked_bytes",
+        "gauge",
+        "Bytes that parked jobs have in host memory.",
+    );
+    memory.sample(vec![], bytes);
+    let mut parks = family("divvy_park_total", "counter", "Parks of jobs, by result.");
+    for (result, kind) in [("done", "parked"), ("failed", "park_failed")] {
+        let labels = vec![("result", result.to_owned())];
+        parks.sample(labels, stats.counted.event_count(kind));
+    }
+    let wakes = summary(
+        "divvy_wake_seconds",
+        "Seconds that it took to copy the memory of a parked job back.",
+        stats.counted.wakes,
+    );
+    [jobs, memory, parks, wakes]
 }
 
 fn of_disk(books: &DaemonStats) -> [Family; 2] {

@@ -128,6 +128,10 @@ fn books() -> DaemonStats {
     (counted.preempted, counted.preempted_done) = (3, 1);
     counted.suspends.add(Duration::from_millis(3));
     counted.failed_suspends = 1;
+    counted.events.insert("parked".into(), 6);
+    counted.wakes.add(Duration::from_millis(4));
+    books.parked = (2, 7);
+    let counted = &mut books.counted;
     counted.resizes.insert(("more", "refused"), 8);
     counted.adopted = 12;
     counted.plans.add(Duration::from_micros(1500));
@@ -193,6 +197,10 @@ fn figures_are_in_base_units_and_labels_escaped() {
         r#"divvy_suspends_total{result="done"} 2"#,
         r#"divvy_suspends_total{result="refused"} 1"#,
         r#"divvy_suspend_duration_seconds_sum 0.003000000"#,
+        r#"divvy_parked_jobs 2"#,
+        r#"divvy_parked_bytes 7"#,
+        r#"divvy_park_total{result="done"} 6"#,
+        r#"divvy_wake_seconds_sum 0.004000000"#,
         r#"divvy_resizes_total{direction="more",result="done"} 0"#,
         r#"divvy_resizes_total{direction="more",result="refused"} 8"#,
         r#"divvy_reclaims_total{step="idle_instance",result="asked"} 5"#,
@@ -267,6 +275,10 @@ const AGREED: &[&str] = &[
     "divvy_hook_overhead_seconds",
     "divvy_reclaims_total",
     "divvy_suspends_total",
+    "divvy_parked_jobs",
+    "divvy_parked_bytes",
+    "divvy_park_total",
+    "divvy_wake_seconds",
     "divvy_suspend_duration_seconds",
     "divvy_resizes_total",
     "divvy_preemptions_total",
@@ -342,7 +354,10 @@ fn every_metric_has_the_labels_of_its_kind() {
             (_, "divvy_enforcement_info") => &["backend", "level"],
             (_, "divvy_resizes_total") => &["direction", "result"],
             (_, "divvy_reclaims_total") => &["step", "result"],
-            (_, "divvy_suspends_total" | "divvy_mig_reconfigurations_total") => &["result"],
+            (
+                _,
+                "divvy_suspends_total" | "divvy_park_total" | "divvy_mig_reconfigurations_total",
+            ) => &["result"],
             (_, "divvy_recovery_actions_total") => &["action"],
             _ => &[],
         };
