@@ -152,6 +152,8 @@ impl Run<'_> {
             .args(["--test-threads", &threads().to_string()])
             .args(self.words)
             .env("CARGO_NET_OFFLINE", "true")
+            // Images of Python set it. Then each Python of the tests would compile what it imports.
+            .env_remove("PYTHONDONTWRITEBYTECODE")
             .envs(self.variables)
             .current_dir(root())
             .stdin(Stdio::null());

@@ -17,9 +17,6 @@ const PAGE: u32 = 4096;
 /// commits until then. So five megabytes; fewer could fail while the log grows.
 pub const PAGES: u32 = 1280;
 
-/// Of them so many are written at a time: where the database cannot grow, the log holds no more than that in vain.
-const STEP: u32 = PAGES / 5;
-
 /// With fewer free pages the reserve is made anew.
 const FEWEST: u32 = PAGES / 2;
 
@@ -33,27 +30,15 @@ impl Store {
             .map_err(|error| sql("reserve disk space for the journal")(full(error)))?;
         // What is deleted here are zeros: to overwrite them would take as many pages of the log again.
         self.set_secure_delete(false)?;
-        let filled = self.grow().and_then(|()| self.lengthen_log());
+        let filled = self.lengthen();
         self.set_secure_delete(true)?;
         filled
     }
 
-    /// Writes the database's free pages.
-    fn grow(&self) -> Result<(), StoreError> {
-        if self.free_pages()? >= PAGES {
-            return Ok(());
-        }
-        let grown = (0..PAGES / STEP).try_for_each(|_| {
-            self.fill(STEP)?;
-            self.checkpoint()
-        });
-        self.clear().and(grown)
-    }
-
-    /// Takes the free pages once through the log.
-    fn lengthen_log(&self) -> Result<(), StoreError> {
-        self.fill(PAGES)?;
-        self.clear()?;
+    /// Takes the pages once through the log into the database, which appends those that it has not free.
+    fn lengthen(&self) -> Result<(), StoreError> {
+        let filled = self.fill(PAGES);
+        self.clear().and(filled)?;
         self.checkpoint()
     }
 

@@ -50,7 +50,11 @@ fn with_plugin(home: &Home) -> Command {
     let mut command = home.command(python());
     command
         .env("PYTHONPATH", root().join("python/pytest-divvy/src"))
-        .env("PYTHONDONTWRITEBYTECODE", "1")
+        // Beside the environment, not among the sources: a session starts Python ten times, and each compiled pytest.
+        .env("PYTHONPYCACHEPREFIX", python().with_file_name("pycache"))
+        .env_remove("PYTHONDONTWRITEBYTECODE")
+        // Those of other packages, such as schemathesis, are half of a worker's start.
+        .env("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         .env("PYTEST_DIVVY_PROGRAM", home.program("divvy"))
         .env("PYTEST_DIVVY_FOLDER", sessions(home));
     command
@@ -59,7 +63,7 @@ fn with_plugin(home: &Home) -> Command {
 /// A session of pytest whose private folders lie in one of the test's.
 fn session(home: &Home, words: &[&str]) -> Command {
     let mut command = with_plugin(home);
-    command.args(["-m", "pytest", "-p", "pytest_divvy.plugin"]);
+    command.args(["-m", "pytest", "-p", "xdist", "-p", "pytest_divvy.plugin"]);
     command.args(["-p", "no:cacheprovider"]).args(words);
     command
 }

@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
 
 use divvy_api::v1::Job;
 use divvy_e2e::engine::{Engine, IMAGE, Kind, MUSL_IMAGE};
@@ -184,6 +185,15 @@ fn words(line: &str) -> Vec<&str> {
     words.collect()
 }
 
+/// The name of the user that runs the tests, which `id` is asked for once, not for each text.
+fn user_name() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| {
+        let id = Command::new("id").arg("-un").output_bounded().expect("id");
+        String::from_utf8_lossy(&id.stdout).trim().to_owned()
+    })
+}
+
 /// What is the same every time: figures and lengths of time are not, nor is how wide a column is, nor where things lie.
 fn plain(text: &str, home: &Home) -> String {
     let shown = |path: &Path| path.display().to_string();
@@ -193,7 +203,7 @@ fn plain(text: &str, home: &Home) -> String {
         .replace(&shown(home.scratch()), "SCRATCH")
         .replace(&shown(programs.parent().expect("a file")), "PROGRAMS");
     let path = std::env::var("PATH").unwrap_or_default();
-    let text = unwatched(&text.replace(&path, "PATH"), home);
+    let text = unwatched(&text.replace(&path, "PATH"));
     // Another daemon of this machine may restrict its device nodes meanwhile, as some tests do.
     let text = text.replace("\n system.device_nodes\n", "\n");
     // What holds a job here is root's to choose.
@@ -208,8 +218,7 @@ fn plain(text: &str, home: &Home) -> String {
     let text = text.replace("(wrapper)", "(FORM)");
     let text = without_uuids(&text.replace("(preload)", "(FORM)"));
     let mut plain = String::new();
-    let id = Command::new("id").arg("-un").output_bounded().expect("id");
-    let user = String::from_utf8_lossy(&id.stdout).trim().to_owned();
+    let user = user_name();
     let is_row = |line: &str| {
         line.trim_start()
             .starts_with(|first: char| first.is_ascii_digit())
@@ -249,14 +258,13 @@ fn plain(text: &str, home: &Home) -> String {
 }
 
 /// The text of `divvy top` without the machine, the user, and the last minute's use.
-fn unwatched(text: &str, home: &Home) -> String {
+fn unwatched(text: &str) -> String {
     let Some((_, rest)) = text.split_once("divvy top  ") else {
         return text.to_owned();
     };
     let host = rest.split_whitespace().next().unwrap_or_default();
-    let me = home.look("id", &["-un"]).ok().stdout;
     let text = text.replace(&format!("divvy top  {host}"), "divvy top HOST");
-    let text = text.replace(&format!(" {}", me.trim()), " USER");
+    let text = text.replace(&format!(" {}", user_name()), " USER");
     let is_use = |letter: &char| ('▁'..='▇').contains(letter);
     text.chars().filter(|letter| !is_use(letter)).collect()
 }

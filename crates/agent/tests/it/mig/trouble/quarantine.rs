@@ -135,10 +135,13 @@ async fn an_idle_instance_that_an_administrator_divides_is_reported_and_left_alo
     assert_eq!(next.exit_code, Some(0), "{next:#?}");
     assert_eq!(driver::layout(&home, 0).len(), 2);
 
-    // What was made in it is gone.
+    // What was made in it is gone. The daemon sees that at its next look, and would try again by itself after 30 s.
     driver::divide(&home, 0, profile, start, 0);
-    client.mig_gc(&MigGc::default()).await.unwrap();
-    until("both are gone", || shown(&client), Vec::is_empty).await;
+    let all = async || {
+        client.mig_gc(&MigGc::default()).await.unwrap();
+        shown(&client).await
+    };
+    until("both are gone", all, Vec::is_empty).await;
     assert!(driver::layout(&home, 0).is_empty());
 }
 
