@@ -312,13 +312,15 @@ pub(super) fn woken(
     let at = Instant::now();
     active.activity.mark_active(at);
     let took = Duration::try_from_secs_f64(took_s).unwrap_or_default();
-    active.activity.woken = Some(Woken {
-        at,
-        took,
-        stays: min_awake(stays),
-        is_judged: has_failed,
-    });
-    fx.counters.wakes.add(took);
+    if !has_failed {
+        active.activity.woken = Some(Woken {
+            at,
+            took,
+            stays: min_awake(stays),
+            is_judged: false,
+        });
+        fx.counters.wakes.add(took);
+    }
     let job = active.job.clone();
     fx.jobs.changed.insert(id);
     io.store.save(&job)?;
