@@ -53,7 +53,7 @@ fn with_plugin(home: &Home) -> Command {
         // Beside the environment, not among the sources: a session starts Python ten times, and each compiled pytest.
         .env("PYTHONPYCACHEPREFIX", python().with_file_name("pycache"))
         .env_remove("PYTHONDONTWRITEBYTECODE")
-        // Those of other packages, such as schemathesis, are half of a worker's start.
+        // Plug-ins of other packages, such as schemathesis, are half of a worker's start.
         .env("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         .env("PYTEST_DIVVY_PROGRAM", home.program("divvy"))
         .env("PYTEST_DIVVY_FOLDER", sessions(home));
