@@ -92,7 +92,6 @@ shows you. From a laptop, type the second line there first. Without --allow-acti
 
 pub(super) const SUBMIT: &str = "\
 #DIVVY and #SBATCH lines of a script are flags. Starts a daemon if none runs.
-
   divvy submit --gpu-memory 4G --name eval --after-ok train -- python eval.py
   id=$(divvy submit --parsable --array 0-9%2 job.sh) && divvy wait $id";
 

@@ -20,7 +20,7 @@ pub struct TermArgs {
     /// Apply --idle-action when the job has not used its GPUs for this long: 30m; `none`: never
     #[arg(long, value_name = "TIME")]
     pub idle_timeout: Option<String>,
-    /// then notify, park, suspend, cancel [default: notify]
+    /// then notify (default), park, suspend, cancel
     ///
     /// Action at --idle-timeout: notify (an event), park, suspend or cancel [default: notify]
     #[arg(
@@ -30,16 +30,11 @@ pub struct TermArgs {
         hide_possible_values = true
     )]
     pub idle_action: Option<IdleWord>,
-    /// Let go of GPU memory after so long without use: 10m
+    /// Give its GPU memory to others if idle for: 10m
     ///
     /// Move its GPU memory to host memory when it has not used its GPUs for this long and another job needs the room:
     /// 10m. The same as --idle-timeout 10m --idle-action park
-    #[arg(
-        long,
-        value_name = "TIME",
-        conflicts_with = "idle_timeout",
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "TIME", conflicts_with = "idle_timeout")]
     pub park_after: Option<String>,
     /// Start when this job has ended; repeatable
     ///

@@ -141,16 +141,15 @@ impl Drop for Scene {
 fn frame(slots: &Path, other: u32) {
     let me = Process::this().unwrap();
     let other = Process::with_pid(other).unwrap();
-    let identity = |process: Process| {
-        let words = [u64::from(process.pid), process.start_time];
-        words.map(u64::to_ne_bytes).concat()
-    };
     let mut bytes = fs::read(slots).unwrap();
-    let place = (0..bytes.len())
-        .step_by(8)
-        .find(|at| bytes[*at..].starts_with(&identity(me)))
-        .unwrap();
-    bytes[place..place + 16].copy_from_slice(&identity(other));
+    // Between the two lies what the limiter of the process can do.
+    let place = (0..bytes.len() - 16).step_by(8).find(|at| {
+        bytes[*at..].starts_with(&me.pid.to_ne_bytes())
+            && bytes[at + 8..].starts_with(&me.start_time.to_ne_bytes())
+    });
+    let place = place.unwrap();
+    bytes[place..place + 4].copy_from_slice(&other.pid.to_ne_bytes());
+    bytes[place + 8..place + 16].copy_from_slice(&other.start_time.to_ne_bytes());
     let file = fs::OpenOptions::new().write(true).open(slots).unwrap();
     file.write_all_at(&bytes, 0).unwrap();
 }
