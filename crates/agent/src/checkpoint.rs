@@ -6,7 +6,8 @@
 //!
 //! ```text
 //! controller ── CheckpointOp (journaled before) ──► thread ── lists the GPU processes ──► controller journals them
-//!   ▲                                                 │ (parked: gate closed) lock all, save and stop each, stop the rest, list again
+//!   ▲                                                 │ parked: wait for the gate; lock all, save and
+//!   │                                                 │ stop each, stop the rest, list again
 //!   └──────────── CheckpointReport ───────────────────┘
 //! ```
 //! An operation begins by reading the state of the processes, so the daemon can repeat it after any failure. It undoes

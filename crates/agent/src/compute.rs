@@ -323,7 +323,7 @@ impl SchedulerThread {
             let turn = self.arbiter.decide(now);
             self.apply(&turn, now);
             self.check_watched(now);
-            self.parked.check(nanos(now));
+            self.parked.check();
             let due = turn.wake_at.into_iter().chain(self.next_keepalive()).min();
             let longest = if self.watched.is_empty() {
                 SLEEP
@@ -526,10 +526,10 @@ impl SchedulerThread {
 
 impl ScheduledSlice {
     fn open(folder: &Path, terms: TenantConfig) -> Result<Self, OpenError> {
-        let slice = Slice::open(folder)?;
+        let (control, demand_reader) = gate_and_demand(folder)?;
         Ok(Self {
-            control: Control::open_writable(folder)?,
-            demand_reader: DemandReader::new(&slice)?,
+            control,
+            demand_reader,
             activity: Activity::default(),
             lease: lease::Lease::Closed,
             config: terms,
@@ -578,6 +578,12 @@ impl ScheduledSlice {
             latency,
         }
     }
+}
+
+/// The gate of a slice, to write, and the demand of its processes.
+fn gate_and_demand(folder: &Path) -> Result<(Control, DemandReader), OpenError> {
+    let slice = Slice::open(folder)?;
+    Ok((Control::open_writable(folder)?, DemandReader::new(&slice)?))
 }
 
 fn activity(demand: &Demand) -> Activity {

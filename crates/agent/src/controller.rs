@@ -63,7 +63,6 @@ use io::Sensors;
 use lifecycle::{container_gc, job_sync};
 use runtime::ActiveJob;
 use startup::ResumeSummary;
-use state::copy_rates::PARK_OFF;
 use state::history::HistoryClock;
 use state::job_users::JobUsers;
 use state::mig::MigManager;
@@ -178,7 +177,7 @@ impl Controller {
             jobs: Jobs {
                 active,
                 park_off: store
-                    .setting(PARK_OFF)?
+                    .setting(ParkOff::SETTING)?
                     .and_then(|text| ParkOff::of_setting(&text)),
                 recovered,
                 ..Jobs::default()

@@ -20,3 +20,4 @@ mod park;
 pub use demand::{Demand, DemandReader, Waker, wait_for_demand};
 pub use gate::{Grant, MAX_GATE_WAIT_NS, PARKED_WORD, SCHEDULER_TIMEOUT_NS, WorkWaitGuard};
 pub(crate) use gate::{WrittenGate, forget};
+pub use park::UNNAMED_CALL;

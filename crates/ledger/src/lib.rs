@@ -38,8 +38,8 @@ mod slot;
 mod syscall;
 
 pub use compute::{
-    Demand, DemandReader, Grant, MAX_GATE_WAIT_NS, PARKED_WORD, SCHEDULER_TIMEOUT_NS, Waker,
-    WorkWaitGuard, wait_for_demand,
+    Demand, DemandReader, Grant, MAX_GATE_WAIT_NS, PARKED_WORD, SCHEDULER_TIMEOUT_NS, UNNAMED_CALL,
+    Waker, WorkWaitGuard, wait_for_demand,
 };
 pub use control::{
     Control, CreateError, Field, Forgery, GpuSpec, Numbering, SharingMode, SliceSpec,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use divvy_driver::sys::cuda::CUdeviceptr;
 use divvy_ledger::{
-    AllocationKind, DRIVER_RELEASE_TIMEOUT_NS, Denied, Hold, ProcessSlot, Slice, Usage,
-    boot_time_ns,
+    AllocationKind, DRIVER_RELEASE_TIMEOUT_NS, Denied, Hold, ProcessSlot, Slice, UNNAMED_CALL,
+    Usage, boot_time_ns,
 };
 
 use crate::charge::breakdown::Breakdown;
@@ -224,7 +224,7 @@ impl GpuAccount {
         let was_away = is_away();
         while is_away() {
             // The daemon may be gone; then the wish stays in the slice.
-            self.slot.wait_for_wake(c"an allocation");
+            self.slot.wait_for_wake(UNNAMED_CALL);
             divvy_ledger::nap(PATIENCE);
         }
         was_away

@@ -8,8 +8,8 @@
 //! ```
 //! It does nothing until a hooked function is called: no constructor, no thread, no signal handler, no output. The
 //! rooms: `table` lists the hooked functions; `process` and `account` hold the process's relation to its slice;
-//! `charge` accounts for memory; `park` wakes the job; `view` filters what the program sees; `visible_devices` reads the job's numbers of GPUs;
-//! `route` dispatches calls. The ledger keeps limits between processes, and the daemon sets them.
+//! `charge` accounts for memory; `park` wakes the job; `view` filters what the program sees; `visible_devices` reads the
+//! job's numbers of GPUs; `route` dispatches calls. The ledger keeps limits between processes, and the daemon sets them.
 
 mod account;
 mod charge;
@@ -30,6 +30,8 @@ pub mod table;
 mod view;
 mod visible_devices;
 
+#[doc(hidden)]
+pub use park::wakes;
 #[doc(hidden)]
 pub use route::lookup::dlsym;
 #[doc(hidden)]

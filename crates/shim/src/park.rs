@@ -14,6 +14,7 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
+use divvy_driver::sys::symbols::begins_with_any;
 use divvy_ledger::ProcessSlot;
 
 /// Beginnings of the names of CUDA functions that do not wake a parked job: `coverage.toml` has the reasons.
@@ -41,25 +42,7 @@ pub static GATE: AtomicPtr<AtomicU64> = AtomicPtr::new((&raw const ALWAYS_OPEN).
 /// Whether a call of this function wakes a parked job. NVML's functions are another library's, which the lock does not
 /// concern.
 pub const fn wakes(name: &str) -> bool {
-    let mut at = 0;
-    while at < PASSING.len() {
-        if begins(name.as_bytes(), PASSING[at].as_bytes()) {
-            return false;
-        }
-        at += 1;
-    }
-    begins(name.as_bytes(), b"cu")
-}
-
-const fn begins(name: &[u8], beginning: &[u8]) -> bool {
-    let mut at = 0;
-    while at < beginning.len() {
-        if at >= name.len() || name[at] != beginning[at] {
-            return false;
-        }
-        at += 1;
-    }
-    true
+    begins_with_any(name, &["cu"]) && !begins_with_any(name, &PASSING)
 }
 
 /// Remembers the slot of this process, which has joined its slice.

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use divvy_core::JobId;
-use divvy_ledger::{Control, Demand, DemandReader, Grant, OpenError, Slice, boot_time_ns};
+use divvy_ledger::{Control, Demand, DemandReader, Grant, OpenError, boot_time_ns};
+
+use super::gate_and_demand;
 
 /// The slices that are watched.
 #[derive(Default)]
@@ -60,10 +62,10 @@ impl LaunchWatches {
 
 impl LaunchWatch {
     fn open(folder: &Path) -> Result<Self, OpenError> {
-        let slice = Slice::open(folder)?;
+        let (control, demand_reader) = gate_and_demand(folder)?;
         Ok(Self {
-            control: Control::open_writable(folder)?,
-            demand_reader: DemandReader::new(&slice)?,
+            control,
+            demand_reader,
             before: None,
         })
     }

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use divvy_core::JobId;
-use divvy_ledger::{Control, DemandReader, Grant, OpenError, Slice, boot_time_ns};
+use divvy_ledger::{Control, DemandReader, Grant, OpenError, boot_time_ns};
 
-use super::WakeReporter;
+use super::{WakeReporter, gate_and_demand};
 
 /// The parked slices.
 pub(super) struct ParkedGates {
@@ -69,11 +69,10 @@ impl ParkedGates {
     }
 
     /// Reports the calls that need the memory of a job.
-    pub(super) fn check(&mut self, now: u64) {
+    pub(super) fn check(&mut self) {
         for (job, gate) in &mut self.gates {
             // A slice without files has no process that could call.
-            let call = gate.demand_reader.demand(now).ok();
-            if let Some(call) = call.and_then(|demand| demand.wake_call)
+            if let Ok(Some(call)) = gate.demand_reader.wake_call()
                 && !std::mem::replace(&mut gate.is_reported, true)
             {
                 (self.wakes)(*job, call);
@@ -84,10 +83,10 @@ impl ParkedGates {
 
 impl ParkedGate {
     fn open(folder: &Path) -> Result<Self, OpenError> {
-        let slice = Slice::open(folder)?;
+        let (control, demand_reader) = gate_and_demand(folder)?;
         Ok(Self {
-            control: Control::open_writable(folder)?,
-            demand_reader: DemandReader::new(&slice)?,
+            control,
+            demand_reader,
             is_reported: false,
         })
     }

@@ -64,6 +64,9 @@ pub struct ParkOff {
 }
 
 impl ParkOff {
+    /// The journal's setting that has it.
+    pub const SETTING: &str = "park_off";
+
     pub fn of_setting(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }

@@ -227,9 +227,14 @@ fn parkings(seed: u64, steps: &mut [Step]) {
         [What::Quiet, What::Submit, What::Submit, What::Wake],
         [What::Quiet, What::Submit, What::Submit, What::Copy],
     ];
+    replace_most(steps, &mut dice, 10, whats.as_flattened());
+}
+
+/// Puts one of these in the place of each step but one in `kept`.
+fn replace_most(steps: &mut [Step], dice: &mut Rng, kept: u64, whats: &[What]) {
     for step in steps.iter_mut() {
-        if !dice.once_in(10) {
-            step.what = dice.one(whats.as_flattened()).unwrap_or(step.what);
+        if !dice.once_in(kept) {
+            step.what = dice.one(whats).unwrap_or(step.what);
         }
     }
 }
@@ -247,11 +252,7 @@ fn offloads(seed: u64, steps: &mut [Step]) {
         [What::Round, What::Submit, What::Programs, What::Copy],
         [What::Offload, What::Park, What::Resume, What::Wake],
     ];
-    for step in steps.iter_mut() {
-        if !dice.once_in(6) {
-            step.what = dice.one(whats.as_flattened()).unwrap_or(step.what);
-        }
-    }
+    replace_most(steps, &mut dice, 6, whats.as_flattened());
 }
 
 /// Puts GPUs out of service in the place of other steps, in a quarter of the runs.

@@ -23,6 +23,29 @@ pub enum ProcAddress {
     VersionTooLow,
 }
 
+/// Whether a name begins with one of these; also at compile time, for each function of a table.
+pub const fn begins_with_any(name: &str, beginnings: &[&str]) -> bool {
+    let mut at = 0;
+    while at < beginnings.len() {
+        if begins(name.as_bytes(), beginnings[at].as_bytes()) {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
+const fn begins(name: &[u8], beginning: &[u8]) -> bool {
+    let mut at = 0;
+    while at < beginning.len() {
+        if at >= name.len() || name[at] != beginning[at] {
+            return false;
+        }
+        at += 1;
+    }
+    true
+}
+
 /// The symbol that answers `cuGetProcAddress(name, version)`.
 ///
 /// `name` is a base name: `cuMemAlloc` is known, `cuMemAlloc_v2` and `""` are not. `version` is the lower of what was asked

@@ -60,8 +60,6 @@ pub struct Demand {
     pub device_time: [u64; GPUS],
     /// Time spent at the gate, all threads together, in nanoseconds, since the slice was made.
     pub throttled_ns: u64,
-    /// The first call that has asked for the memory of a parked job.
-    pub wake_call: Option<String>,
 }
 
 /// An open eye on a slice's `slots`.
@@ -127,7 +125,6 @@ impl DemandReader {
         let gpus = self.slice.gpus().len();
         let mut demand = Demand {
             throttled_ns: word(&head, offset_of!(SlotsFile, throttled)),
-            wake_call: wake_call(&head),
             ..Demand::default()
         };
         for gpu in 0..gpus {
@@ -155,6 +152,21 @@ impl DemandReader {
         }
         self.seen = word(&head, offset_of!(SlotsFile, asked)) as u32;
         Ok(demand)
+    }
+
+    /// The first call that has asked for the memory of a parked job, and the point from which [`wait_for_demand`] waits.
+    ///
+    /// # Errors
+    /// As [`DemandReader::demand`].
+    pub fn wake_call(&mut self) -> Result<Option<String>, OpenError> {
+        const NAME: usize = offset_of!(SlotsFile, wake_call);
+        let mut head = [0; NAME + WAKE_CALL_WORDS * size_of::<u64>()];
+        self.file
+            .read_exact_at(&mut head, 0)
+            .map_err(|error| map::failed(&self.slice.slots, "read", error))?;
+        self.seen = word(&head, offset_of!(SlotsFile, asked)) as u32;
+        let wish = word(&head, offset_of!(SlotsFile, wake_wanted));
+        Ok((wish > park::wish::NAMING).then(|| park::name_of(&head[NAME..])))
     }
 }
 
@@ -192,14 +204,6 @@ impl Demand {
         self.busy |= works;
         self.workers += u32::from(works);
     }
-}
-
-/// The call that has asked for the memory of a parked job, in the head of a slots file.
-fn wake_call(head: &[u8]) -> Option<String> {
-    let name = head.get(offset_of!(SlotsFile, wake_call)..)?;
-    let name = name.get(..WAKE_CALL_WORDS * size_of::<u64>())?;
-    let wish = word(head, offset_of!(SlotsFile, wake_wanted));
-    (wish > park::wish::NAMING).then(|| park::name_of(name))
 }
 
 fn half(line: &[u8], offset: usize) -> u32 {

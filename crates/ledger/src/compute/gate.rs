@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::time::Duration;
 
+use super::park::UNNAMED_CALL;
 use crate::control::{Control, Field, Forgery};
 use crate::futex;
 use crate::layout::{ControlFile, GPUS, SlotLines, gate_word};
@@ -253,7 +254,7 @@ impl ProcessSlot {
             if self.may_launch(gpu, now) {
                 break;
             }
-            if self.is_parked() && self.wait_for_wake(c"a launch") {
+            if self.is_parked() && self.wait_for_wake(UNNAMED_CALL) {
                 time = WaitTimer::since(boot_time_ns());
                 continue;
             }

@@ -1,7 +1,6 @@
 //! The gate of a parked job in its processes: a call that needs the GPU asks for the job's memory, and waits for it.
 //!
-//! A call enters its name and counts itself in the slice, where a daemon that was restarted finds it too. A daemon
-//! that is gone holds no call: after [`super::SCHEDULER_TIMEOUT_NS`] the call goes on to the driver, whose own lock
+//! The first call enters its name in the slice, where a daemon that was restarted finds it too. A daemon that is gone holds no call: after [`super::SCHEDULER_TIMEOUT_NS`] the call goes on to the driver, whose own lock
 //! holds it for as long as the memory is away.
 
 use std::ffi::CStr;
@@ -20,6 +19,9 @@ pub(super) mod wish {
     pub const NAMING: u64 = 1;
     pub const NAMED: u64 = 2;
 }
+
+/// For a wait inside a handler, which does not know the name of its function.
+pub const UNNAMED_CALL: &CStr = c"";
 
 /// Longest name of a call that is kept, in bytes.
 const NAME_BYTES: usize = WAKE_CALL_WORDS * size_of::<u64>();
@@ -118,16 +120,16 @@ mod tests {
         let folder = TempDir::new().unwrap();
         let (control, slot, mut reader) = slice(&folder);
         control.grant(Grant::Parked, boot_time_ns());
-        assert_eq!(reader.demand(boot_time_ns()).unwrap().wake_call, None);
+        assert_eq!(reader.wake_call().unwrap(), None);
         thread::scope(|scope| {
             let waits = scope.spawn(|| slot.wait_for_wake(c"cuMemcpyDtoH_v2"));
             let end = Instant::now() + Duration::from_secs(10);
             let asked = loop {
                 // What a living daemon does.
                 control.refresh_grant(boot_time_ns());
-                let demand = reader.demand(boot_time_ns()).unwrap();
-                if demand.wake_call.is_some() || Instant::now() > end {
-                    break demand.wake_call;
+                let call = reader.wake_call().unwrap();
+                if call.is_some() || Instant::now() > end {
+                    break call;
                 }
             };
             assert_eq!(asked.as_deref(), Some("cuMemcpyDtoH_v2"));
@@ -137,7 +139,7 @@ mod tests {
         });
         let slice = Slice::open(folder.path()).unwrap();
         slice.clear_wake_request().unwrap();
-        assert_eq!(reader.demand(boot_time_ns()).unwrap().wake_call, None);
+        assert_eq!(reader.wake_call().unwrap(), None);
     }
 
     #[test]
@@ -148,8 +150,8 @@ mod tests {
         control.grant(Grant::Parked, long_ago);
         assert!(!slot.wait_for_wake(c"cuCtxSynchronize"));
         assert!(!slot.wait_for_wake(c"cuStreamQuery"));
-        let demand = reader.demand(boot_time_ns()).unwrap();
-        assert_eq!(demand.wake_call.as_deref(), Some("cuCtxSynchronize"));
+        let call = reader.wake_call().unwrap();
+        assert_eq!(call.as_deref(), Some("cuCtxSynchronize"));
     }
 
     #[test]

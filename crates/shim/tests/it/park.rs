@@ -1,16 +1,11 @@
 //! Calls of a parked job: what the driver's checkpoint lock would hold asks for the job's memory, and has the right
-//! answer once the memory is back; what the row of `coverage.toml` lets pass is answered at once.
-
-use std::collections::BTreeMap;
+//! answer once the memory is back; what `coverage.toml` lets pass is answered at once.
 
 use divvy_driver::sys::symbols;
 use divvy_ledger::{Control, Grant};
 
 use crate::support::{CONTEXT, Form, MIB, Probe, ROOM, Rig, Way, compiled};
 use crate::turns::Gate;
-
-/// The table that the limiter's own tests compare with its code.
-const COVERAGE: &str = include_str!("../../coverage.toml");
 
 /// A process with a context, by its first GPU.
 fn actor(command: &mut std::process::Command) -> Probe {
@@ -65,63 +60,11 @@ impl Parked {
 
     /// The call that has woken it.
     fn woken_by(&mut self) -> String {
-        let mut woken_by = None;
-        self.gate.await_demand(|demand| {
-            woken_by.clone_from(&demand.wake_call);
-            woken_by.is_some()
-        });
-        woken_by.expect("it was awaited")
+        self.gate.await_wake_call()
     }
 
     fn wish(&mut self) -> Option<String> {
-        let mut wish = None;
-        self.gate.await_demand(|demand| {
-            wish.clone_from(&demand.wake_call);
-            true
-        });
-        wish
-    }
-}
-
-/// Whether a function of the driver answers in a parked job without waking it, as `coverage.toml` says.
-fn passing() -> BTreeMap<&'static str, bool> {
-    let rows: toml::Table = COVERAGE.parse().expect("a table");
-    let rows = rows["row"].as_array().expect("rows");
-    let mut exact: BTreeMap<&str, ((u8, usize), bool)> = BTreeMap::new();
-    for row in rows {
-        let passes = row["parked"].as_str() != Some("wakes");
-        for pattern in row["functions"].as_array().expect("names") {
-            let pattern = pattern.as_str().expect("a name");
-            for symbol in symbols::CUDA.iter().copied() {
-                let Some(found) = match_of(pattern, symbol) else {
-                    continue;
-                };
-                let known = exact.entry(symbol).or_insert((found, passes));
-                if found > known.0 {
-                    *known = (found, passes);
-                }
-            }
-        }
-    }
-    exact
-        .into_iter()
-        .map(|(symbol, (_, passes))| (symbol, passes))
-        .collect()
-}
-
-/// As the table's own tests do: a full name before a base name before a beginning.
-fn match_of(pattern: &str, symbol: &str) -> Option<(u8, usize)> {
-    let base = symbol.trim_end_matches("_ptsz").trim_end_matches("_ptds");
-    let base = match base.rsplit_once("_v") {
-        Some((name, number)) if number.parse::<u8>().is_ok() => name,
-        _ => base,
-    };
-    match pattern.strip_suffix('*') {
-        Some(beginning) => symbol
-            .starts_with(beginning)
-            .then_some((0, beginning.len())),
-        None if pattern == symbol && base != symbol => Some((2, 0)),
-        None => (pattern == base).then_some((1, 0)),
+        self.gate.wake_call()
     }
 }
 
@@ -132,9 +75,10 @@ fn call_everything(form: Form) {
     let twins = Rig::new(4, ROOM);
     let mut twin = actor(&mut twins.held(&compiled("actor.c", "actor", &[]), form));
     let mut wrong = Vec::new();
-    for (name, passes) in passing() {
+    for name in symbols::CUDA {
+        let passes = !divvy_shim::wakes(name);
         // Of 32 bits; the simulated driver has no answer (`hooks.rs`).
-        if name == "cuMemGetInfo" {
+        if *name == "cuMemGetInfo" {
             continue;
         }
         // With zeros for arguments.
@@ -152,7 +96,7 @@ fn call_everything(form: Form) {
             let woken_by = parked.woken_by();
             parked.wake();
             let answer = parked.program.hear()[0];
-            if answer != expected || woken_by != name {
+            if answer != expected || woken_by != *name {
                 wrong.push(format!(
                     "{name}: {answer} for {expected}, woken by {woken_by}"
                 ));

@@ -41,6 +41,22 @@ impl Gate {
         }
     }
 
+    /// The call that has asked for the memory of the parked job.
+    pub fn wake_call(&mut self) -> Option<String> {
+        self.lookout.wake_call().expect("a sound slice")
+    }
+
+    pub fn await_wake_call(&mut self) -> String {
+        let bell = Waker::default();
+        loop {
+            if let Some(call) = self.wake_call() {
+                return call;
+            }
+            let eyes = [&self.lookout].into_iter();
+            wait_for_demand(&bell, bell.epoch(), eyes, Duration::from_millis(20));
+        }
+    }
+
     /// For how long the slice's calls have stood here, in nanoseconds.
     pub fn waited(&mut self) -> u64 {
         let demand = self.lookout.demand(boot_time_ns());

@@ -140,11 +140,14 @@ pub(in crate::controller) fn offload(
     }
 }
 
+/// Why the memory of a job on MIG instances stays there.
+pub(super) const OF_INSTANCES: &str = "the driver cannot offload the memory of MIG instances";
+
 /// Why no attempt to offload a job's memory is possible.
 pub(super) fn offload_obstacle(jobs: &Jobs, id: JobId) -> Option<String> {
     let active = jobs.active.get(&id)?;
     if is_divided(active.job.state.grants()) {
-        return Some("the driver cannot offload the memory of MIG instances".to_owned());
+        return Some(OF_INSTANCES.to_owned());
     }
     if active.slice().is_none() {
         return Some("its slice cannot be read".to_owned());
@@ -491,8 +494,7 @@ fn finish_memory_op(
                 park_policy::count_park(active, fx, false);
             }
             let needed_by = active.memory_op.parked_for.take();
-            let job = active.job.clone();
-            (jobs.copy_rates).measure(&job, Direction::Offload, memory, took);
+            (jobs.copy_rates).measure(&active.job, Direction::Offload, memory, took);
             move_memory(jobs, fx, io, id, MemoryEvent::Offloaded)?;
             let words = format!("{} of {labels} is in host memory", memory.human());
             match is_parked {
@@ -527,8 +529,7 @@ fn finish_memory_op(
         (CheckpointOutcome::Restored, MemoryResidency::Returning { .. }) if is_parked => {
             // An attempt that failed before would count as part of the copy.
             if aside.because.is_none() && active.memory_op.failures == 0 {
-                let (job, bytes) = (active.job.clone(), aside.bytes);
-                (jobs.copy_rates).measure(&job, Direction::Restore, bytes, took);
+                (jobs.copy_rates).measure(&active.job, Direction::Restore, aside.bytes, took);
             }
             move_memory(jobs, fx, io, id, MemoryEvent::Restored)?;
             park::woken(jobs, fx, io, id, took)

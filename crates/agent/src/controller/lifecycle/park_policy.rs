@@ -14,9 +14,8 @@ use divvy_core::{Bytes, JobId, JobState, ParkRule, Plan, Reason, Snapshot};
 use crate::checkpoint::Direction;
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
-use crate::controller::lifecycle::{idle, park, planner_input};
+use crate::controller::lifecycle::{idle, offload, park, planner_input};
 use crate::controller::runtime::ActiveJob;
-use crate::controller::state::copy_rates::PARK_OFF;
 use crate::controller::state::mig::is_divided;
 use crate::controller::state::{Jobs, State};
 use crate::host::clock::{Instant, now};
@@ -43,7 +42,7 @@ fn rule_obstacle(job: &Job) -> Option<String> {
     if job.spec.container.is_some() || job.claim().is_some() {
         Some("Divvy does not control its processes".to_owned())
     } else if is_divided(job.state.grants()) {
-        Some("the driver cannot offload the memory of MIG instances".to_owned())
+        Some(offload::OF_INSTANCES.to_owned())
     } else if failures >= MOST_FAILURES {
         Some(format!("{failures} parks in a row have failed"))
     } else {
@@ -290,7 +289,7 @@ pub(super) fn note_end(
     };
     let words = format!("{off}, so no further job is parked");
     tracing::warn!(job = %job.id, "{words}");
-    io.store.set_setting(PARK_OFF, &off.to_setting())?;
+    io.store.set_setting(ParkOff::SETTING, &off.to_setting())?;
     jobs.park_off = Some(off);
     fx.record_event(io, Some(job.id), "park_failed", &words)
 }

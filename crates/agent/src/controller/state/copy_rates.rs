@@ -8,9 +8,6 @@ use divvy_core::{Bytes, GpuUuid};
 use crate::checkpoint::Direction;
 use crate::model::job::Job;
 
-/// The journal's setting with the driver on which parking is off.
-pub const PARK_OFF: &str = "park_off";
-
 /// A smaller copy shows the fixed cost of the steps, up to a second, and not a rate.
 const LEAST_MEASURED: Bytes = Bytes::gib(1);
 

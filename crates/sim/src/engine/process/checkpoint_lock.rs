@@ -7,6 +7,7 @@
 
 use crate::engine::machine::checkpoint_state::Phase;
 use crate::engine::process::{Process, process};
+use divvy_driver::sys::symbols::begins_with_any;
 use std::cell::Cell;
 
 /// Longest sleep between two polls: a lock is taken within it even if the process that asked for it has died. A shorter
@@ -34,26 +35,8 @@ thread_local! {
 
 /// Whether calls of a function wait in a locked process.
 pub const fn is_locked_out(name: &str) -> bool {
-    let mut at = 0;
-    while at < ANSWERS.len() {
-        if begins(name.as_bytes(), ANSWERS[at].as_bytes()) {
-            return false;
-        }
-        at += 1;
-    }
     // NVML's functions are another library's.
-    begins(name.as_bytes(), b"cu")
-}
-
-const fn begins(name: &[u8], beginning: &[u8]) -> bool {
-    let mut at = 0;
-    while at < beginning.len() {
-        if at >= name.len() || name[at] != beginning[at] {
-            return false;
-        }
-        at += 1;
-    }
-    true
+    begins_with_any(name, &["cu"]) && !begins_with_any(name, &ANSWERS)
 }
 
 /// A call that is under way.
