@@ -460,14 +460,15 @@ async fn beside_a_stranger_only_what_a_job_would_get_is_available() {
     let home = Home::started(&ONE);
     let client = home.connect();
     let mut stranger = stranger(&home, 20 * GIB);
-    let gpu = until_async("the daemon sees it", async || {
+    // The daemon asks for a GPU's memory and for its processes one after the other, and the process may begin in between.
+    let (gpu, process) = until_async("the daemon sees and describes it", async || {
         let gpu = client.gpus().await.unwrap().remove(0);
-        (gpu.memory_unmanaged_bytes >= 20 * GIB).then_some(gpu)
+        let process = gpu.processes.first()?.clone();
+        let whole = process.memory_bytes == Some(gpu.memory_unmanaged_bytes);
+        (whole && gpu.memory_unmanaged_bytes >= 20 * GIB).then_some((gpu, process))
     })
     .await;
-    let process = gpu.processes.first().expect("it is described");
     assert_eq!(process.pid, stranger.id());
-    assert_eq!(process.memory_bytes, Some(gpu.memory_unmanaged_bytes));
     let program = process.program.as_deref().unwrap_or_default();
     assert!(program.starts_with("keep"), "{process:?}");
     let job = client.submit(&quarter(&["true"])).await.unwrap();

@@ -2,4 +2,5 @@
 
 #![warn(clippy::disallowed_methods)]
 
+mod best_fit;
 mod learned;

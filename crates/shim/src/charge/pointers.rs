@@ -232,3 +232,16 @@ impl Hasher for AddressHasher {
         self.0 ^= self.0 >> 32;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_allocation_made_while_a_context_ends_is_of_a_later_era() {
+        let pointers = Pointers::new();
+        let made_before = pointers.era();
+        let ended = pointers.end_era();
+        assert!(made_before <= ended && ended < pointers.era());
+    }
+}

@@ -13,7 +13,15 @@ struct Books {
 
 impl Books {
     fn new() -> Self {
+        Self::with("")
+    }
+
+    /// The same over a driver with these faults.
+    fn with(faults: &str) -> Self {
         let rig = Rig::new(2, ROOM);
+        let config = rig.path("sim.toml");
+        let machine = std::fs::read_to_string(&config).expect("the rig has a machine");
+        std::fs::write(config, machine + faults).expect("the folder is ours");
         let actor = Probe::start(&mut rig.limited(&compiled("actor.c", "actor", &[])));
         let mut books = Books { rig, actor };
         books.must("cuInit 0");
@@ -113,6 +121,19 @@ fn a_shared_piece_of_a_destroyed_pool_is_charged_until_the_pool_ends() {
     books.must(&format!("cuMemFree_v2 {}", pieces[0]));
     books.agree_on(CONTEXT + SEGMENT);
     books.must(&format!("cuMemFree_v2 {}", pieces[1]));
+    books.agree_on(CONTEXT);
+}
+
+#[test]
+fn a_destroyed_pool_is_charged_until_the_stream_reaches_its_last_free() {
+    // The stream is not there when the piece is freed, and is at the next look.
+    let mut books = Books::with("[[fault]]\nfunction = 'cuEventQuery'\ncall = 1\ncode = 600\n");
+    let pool = books.must(&format!("cuMemPoolCreate & {}", exportable()))[0];
+    let allocate = format!("cuMemAllocFromPoolAsync & {SEGMENT} {pool} 0");
+    let piece = books.must(&allocate)[0];
+    books.must(&format!("cuMemPoolDestroy {pool}"));
+    books.must(&format!("cuMemFreeAsync {piece} 0"));
+    assert_eq!(books.rig.charged(), CONTEXT + SEGMENT);
     books.agree_on(CONTEXT);
 }
 

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 
@@ -29,6 +30,22 @@ fn the_programs_exit_code_is_passed_on() {
                 .exits(code);
         }
     });
+}
+
+#[test]
+fn a_run_that_has_ended_leaves_no_mark_in_the_registry() {
+    let home = Home::new("a100-80gb:1");
+    let registry = home.scratch().join("registry");
+    fs::create_dir(&registry).unwrap();
+    // As /run/lock is: no other user removes a file there.
+    fs::set_permissions(&registry, fs::Permissions::from_mode(0o1777)).unwrap();
+    let home = home.variable("DIVVY_REGISTRY", registry.to_str().unwrap());
+    let _daemon = home.daemon(&[]);
+    let marks = || fs::read_dir(&registry).unwrap().count();
+    let before = marks();
+    assert!(before > 0, "the daemon has an entry");
+    let _ = home.divvy(&["run", "-g", "0.5", "--", "true"]).exits(0);
+    assert_eq!(marks(), before);
 }
 
 #[test]
