@@ -390,7 +390,10 @@ impl DriverCache {
     #[inline]
     pub fn begin(&self, bytes: u64) -> Option<Growth> {
         let most = most(bytes);
-        self.begin_now(most).or_else(|| self.begin_in_turn(most))
+        match self.begin_now(most) {
+            None => self.begin_in_turn(most),
+            begun => begun,
+        }
     }
 
     /// Charges it if it fits now. A thread that sees the bytes no longer free also sees them in flight.

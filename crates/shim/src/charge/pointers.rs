@@ -3,7 +3,10 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicU64, AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use divvy_ledger::AllocationKind;
@@ -117,7 +120,23 @@ type Map = HashMap<u64, Allocation, BuildHasherDefault<AddressHasher>>;
 /// On a cache line of its own.
 #[repr(align(64))]
 #[derive(Default)]
-struct Shard(Mutex<Map>);
+struct Shard {
+    map: Mutex<Map>,
+    /// How many allocations the map has. The call that made one has set it before it returns, so a thread that frees
+    /// one finds it here. A free of a default pool's memory mostly finds none, and takes no lock.
+    len: AtomicUsize,
+}
+
+struct Locked<'a> {
+    map: MutexGuard<'a, Map>,
+    len: &'a AtomicUsize,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.len.store(self.map.len(), Relaxed);
+    }
+}
 
 impl Pointers {
     pub fn new() -> Self {
@@ -129,7 +148,7 @@ impl Pointers {
 
     /// Remembers an allocation. Called after the driver has made it.
     pub fn insert(&self, address: u64, allocation: Allocation) {
-        self.shard(address).insert(address, allocation);
+        self.shard(address).lock().map.insert(address, allocation);
     }
 
     /// Remembers an allocation, unless there is one already that `known` is content with. Returns the one that is not needed.
@@ -139,26 +158,32 @@ impl Pointers {
         allocation: Allocation,
         known: impl FnOnce(&mut Allocation) -> bool,
     ) -> Option<Allocation> {
-        let mut shard = self.shard(address);
-        if shard.get_mut(&address).is_some_and(known) {
+        let mut shard = self.shard(address).lock();
+        if shard.map.get_mut(&address).is_some_and(known) {
             return Some(allocation);
         }
-        shard.insert(address, allocation)
+        shard.map.insert(address, allocation)
     }
 
     /// Takes an allocation out, if it is known. Called before the driver frees it: afterwards the address may be another's.
+    #[inline(always)]
     pub fn take(&self, address: u64) -> Option<Allocation> {
-        self.shard(address).remove(&address)
+        let shard = self.shard(address);
+        if shard.len.load(Relaxed) == 0 {
+            return None;
+        }
+        shard.take(address)
     }
 
     /// The record of an allocation.
     pub fn get(&self, address: u64) -> Option<Allocation> {
-        self.shard(address).get(&address).cloned()
+        self.shard(address).lock().map.get(&address).cloned()
     }
 
     /// Changes what is known of an allocation; `None` when nothing is.
     pub fn change<T>(&self, address: u64, change: impl FnOnce(&mut Allocation) -> T) -> Option<T> {
-        self.shard(address).get_mut(&address).map(change)
+        let mut shard = self.shard(address).lock();
+        shard.map.get_mut(&address).map(change)
     }
 
     /// The current era. Contexts end between eras, so that an end takes only what was there when it began.
@@ -175,7 +200,7 @@ impl Pointers {
     pub fn take_all(&self, dead: impl Fn(&Allocation) -> bool) -> Vec<Allocation> {
         let mut taken = Vec::new();
         for shard in &self.shards {
-            lock(shard).retain(|_, allocation| {
+            shard.lock().map.retain(|_, allocation| {
                 let dies = dead(allocation);
                 if dies {
                     taken.push(allocation.clone());
@@ -190,21 +215,32 @@ impl Pointers {
     pub fn add_to_breakdown(&self, gpu: usize, tally: &mut Breakdown) {
         for shard in &self.shards {
             let here = |allocation: &&Allocation| allocation.gpu == gpu;
-            for allocation in lock(shard).values().filter(here) {
+            for allocation in shard.lock().map.values().filter(here) {
                 let (kind, bytes) = allocation.backing.named(allocation.bytes);
                 tally.add(kind, bytes);
             }
         }
     }
 
-    fn shard(&self, address: u64) -> MutexGuard<'_, Map> {
-        lock(&self.shards[mix(address) as usize % SHARDS])
+    fn shard(&self, address: u64) -> &Shard {
+        &self.shards[mix(address) as usize % SHARDS]
     }
 }
 
-/// A panic elsewhere leaves the map whole: it is changed by single calls only.
-fn lock(shard: &Shard) -> MutexGuard<'_, Map> {
-    shard.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl Shard {
+    /// A panic elsewhere leaves the map whole: it is changed by single calls only.
+    fn lock(&self) -> Locked<'_> {
+        Locked {
+            map: self.map.lock().unwrap_or_else(PoisonError::into_inner),
+            len: &self.len,
+        }
+    }
+
+    /// Out of line: most frees of a pool's memory do without its frame.
+    #[inline(never)]
+    fn take(&self, address: u64) -> Option<Allocation> {
+        self.lock().map.remove(&address)
+    }
 }
 
 /// Device addresses are multiples of 256 at least; the product's high bits spread them.

@@ -204,6 +204,67 @@ fn a_notification_that_uses_a_gpu_is_killed_and_told() {
     assert!(told, "{events:?}");
 }
 
+/// Says why the driver's library cannot be opened.
+const OPENS_DRIVER: &str = r#"
+#include <dlfcn.h>
+#include <stdio.h>
+int main(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    puts(driver ? "opened" : dlerror());
+    return driver ? 0 : 3;
+}
+"#;
+
+#[test]
+fn programs_on_musl_get_no_driver() {
+    let home = Home::new("a100-80gb:1");
+    let source = path(&home.scratch().join("opens.c"));
+    fs::write(&source, OPENS_DRIVER).expect("the folder can be written");
+    let program = |flags: &[&str], name: &str| {
+        let program = path(&home.scratch().join(name));
+        let words = [flags, &["-o", &program, &source]].concat();
+        let made = Command::new("musl-gcc").args(words).wait_bounded();
+        made.is_ok_and(|made| made.success()).then_some(program)
+    };
+    let (Some(dynamic), Some(fixed)) = (program(&[], "opens"), program(&["-static"], "fixed"))
+    else {
+        eprintln!("SKIPPED: no musl-gcc; no program on musl is tried here");
+        return;
+    };
+    let run = |form: &str, program: &str| {
+        let mut command = home.command(home.program("divvy"));
+        command.env("DIVVY_FORM", form);
+        command.args(["run", "--no-daemon", "-g", "0.5", "--", program]);
+        let output = command.output_bounded().expect("it starts");
+        let said = [output.stdout, output.stderr].concat();
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&said).into_owned(),
+        )
+    };
+    // musl's loader names what it cannot load, and starts nothing without it.
+    let (code, said) = run("preload", &dynamic);
+    assert!(
+        code == Some(127) && said.contains("libdivvy_preload.so"),
+        "{said}"
+    );
+    let mut forms = vec!["preload"];
+    if can_unshare(&["unshare", "--mount"]) {
+        let (code, said) = run("wrapper", &dynamic);
+        let is_refused = said.contains("Error loading shared library");
+        assert!(code == Some(3) && is_refused, "{said}");
+        forms.push("wrapper");
+    }
+    for form in forms {
+        let (code, said) = run(form, &fixed);
+        assert!(
+            code == Some(3) && said.contains("Dynamic loading not supported"),
+            "{form}: {said}"
+        );
+    }
+}
+
 #[test]
 fn without_a_daemon_a_process_without_the_limiter_is_not_told() {
     let home = preloaded("a100-80gb:1");

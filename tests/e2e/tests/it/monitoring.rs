@@ -59,12 +59,14 @@ fn page_with_everything() -> Option<String> {
     let _ = (home.running(&half), home.running(&instance));
     let waits = home.submit(&["-g", "1"], &["true"]);
     home.waits(&waits);
-    // The last metric to come: it needs two looks at the GPUs.
+    // The last metrics to come: they need two looks at the GPUs.
     Some(until("the use of the job is measured", || {
         let (_, page) = divvy_testkit::call(&home.socket(), "GET", "/metrics", "");
         let is_there = [
             "divvy_job_compute_used_ratio{",
             "divvy_ledger_mismatch_bytes{",
+            "divvy_gpu_energy_idle_joules_total{",
+            "divvy_user_energy_joules_total{",
         ];
         is_there
             .iter()

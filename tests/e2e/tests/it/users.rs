@@ -313,6 +313,40 @@ fn a_users_own_daemon_reports_a_leader_that_has_ended_and_descriptors_that_hold_
     assert!(text.contains("descriptors that can hold it"), "{text}");
 }
 
+#[test]
+fn set_user_id_programs_run_as_the_jobs_user_and_are_held_in_both_forms() {
+    if !can_be_users("nothing of the system's daemon is tested here") {
+        return;
+    }
+    for form in ["wrapper", "preload"] {
+        let home = Home::new("a100-80gb:1").variable("DIVVY_FORM", form);
+        let _daemon = home.daemon(&["--system"]);
+        let evader = Evader::build(&home);
+        // Root's, and another user's.
+        for owner in [0, 60105] {
+            let name = format!("evade-{owner}");
+            let program = home.scratch().join(&name);
+            std::fs::copy(&evader.program, &program).expect("the folder can be written");
+            std::os::unix::fs::chown(&program, Some(owner), None).expect("root gives files away");
+            let mode = std::fs::Permissions::from_mode(0o4755);
+            std::fs::set_permissions(&program, mode).expect("our file");
+            let gate = home.gate(&name);
+            let words = [&program.display().to_string(), "plain", "6", &gate];
+            let job = submit(&home, "4G", &words);
+            let said = home.first_words(&job);
+            assert_eq!(said["result"], 2, "{form}, {owner}: OUT_OF_MEMORY: {said}");
+            let status = std::fs::read_to_string(format!("/proc/{}/status", said["pid"]));
+            let uids = format!("Uid:\t{UID}\t{UID}\t{UID}\t{UID}\n");
+            assert!(
+                status.expect("it runs").contains(&uids),
+                "{form}, {owner}: the bit has no effect"
+            );
+            home.open(&name);
+            assert_eq!(home.ended(&job).bypasses, [], "{form}, {owner}");
+        }
+    }
+}
+
 mod exhaustive {
     use super::*;
 
