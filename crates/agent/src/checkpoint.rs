@@ -79,6 +79,9 @@ pub enum CheckpointUpdate {
     Finished(CheckpointOutcome),
 }
 
+/// Why a park fails whose processes have died: an error of the driver (NVIDIA/cuda-checkpoint issue 58), or their ends.
+pub const ENDED_IN_LOCK: &str = "its processes with GPU memory ended while the driver locked them";
+
 /// What has become of it, with the reason in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckpointOutcome {

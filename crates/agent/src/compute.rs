@@ -623,6 +623,6 @@ fn nanos(time: Duration) -> u64 {
 
 mod latency_window;
 mod launch_watch;
-mod parked_gate;
+pub(crate) mod parked_gate;
 #[cfg(test)]
 mod tests;

@@ -20,6 +20,7 @@ mod container_supervisor;
 pub mod daemon;
 pub mod driver;
 pub mod engine;
+mod gates;
 pub mod gpus;
 mod invariants;
 pub mod kernel;
@@ -42,6 +43,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use divvy_api::home::Home;
+use divvy_api::v1::{Container, Runner};
 use divvy_core::mig::MigUuid;
 use divvy_core::{Bytes, JobId};
 
@@ -94,6 +96,8 @@ pub struct World {
     /// Jobs with launches that the compute scheduler watches, and when it saw one.
     watched: BTreeSet<JobId>,
     wanted: BTreeMap<JobId, Instant>,
+    /// The gates of jobs that this daemon has parked.
+    gates: gates::Gates,
     /// Not even the number of GPUs is told.
     driver_is_ill: bool,
     /// fork(2) says EAGAIN.
@@ -331,7 +335,7 @@ fn whatever_fails_and_dies_no_job_is_lost_runs_twice_or_keeps_what_it_held() {
 }
 
 /// What happens in some of the runs that the tests try.
-const MET: [&str; 24] = [
+const MET: [&str; 25] = [
     "it starts anew for its GPUs",
     " was GPU ",
     " is back",
@@ -353,6 +357,7 @@ const MET: [&str; 24] = [
     " is parked",
     " is woken",
     " needed its room",
+    "by cuMemAlloc_v2",
     "beside a promise to job",
     ": Restored",
     " meets a fault",
@@ -498,6 +503,38 @@ fn claims_of_a_run_are_held_and_given_back() {
     };
     assert!(told("allocated", "team/train") && told("running", "divvy.dev/slice="));
     assert!(told("ended", "released"));
+}
+
+#[test]
+fn a_job_in_a_container_is_not_parked() {
+    let mut run = Run::new(1);
+    let mut submit = workload::plain(Runner::Supervisor, &mut Rng::new(1), &BTreeMap::new());
+    submit.container = Some(Container {
+        image: "image".to_owned(),
+        arguments: Vec::new(),
+        starter: None,
+        as_submitter: false,
+    });
+    run.sends(format!("{}/key", accounts::ME), accounts::ME, submit);
+    let rounds = "round:0 supervisors:1 supervisors:2 sweep:0 time:2 ".repeat(12);
+    for step in rounds.split_whitespace() {
+        run.step(step.parse().expect("a step"))
+            .expect("nothing is broken");
+    }
+    let (reply, mut answer) = tokio::sync::oneshot::channel();
+    run.inbox.push(crate::controller::mailbox::Message::Park {
+        reference: "last".to_owned(),
+        wake: false,
+        reply,
+    });
+    run.step("round:0".parse().expect("a step"))
+        .expect("nothing is broken");
+    let error = answer
+        .try_recv()
+        .expect("an answer")
+        .expect_err("it is not parked");
+    let why = "runs in a container, and cannot be parked by Divvy";
+    assert!(error.message.contains(why), "{error}");
 }
 
 #[test]

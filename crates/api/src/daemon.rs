@@ -246,6 +246,9 @@ pub struct ParkOptions {
     /// Within this time a parked job gets its room back from jobs that can give it; `None`: whenever there is room.
     #[serde(with = "text::wake")]
     pub wake: Option<Duration>,
+    /// A woken job keeps its memory for so long at least.
+    #[serde(with = "text::duration")]
+    pub min_awake: Duration,
     /// What all parked jobs together have in host memory.
     #[serde(with = "text::host_memory")]
     pub host_memory: HostMemory,
@@ -276,6 +279,9 @@ impl Default for ParkOptions {
             when: ParkWhen::default(),
             // P5: a copy of 60 GB takes seconds; a user takes a longer pause for a failure.
             wake: Some(Duration::from_secs(30)),
+            // P4: a copy of 60 GB takes seconds, and its user has asked for it. Half would let two jobs spend their time
+            // with copies; double would exceed the default bound of a wake twice.
+            min_awake: Duration::from_secs(30),
             // P11: the processes of parked jobs and all others need the rest.
             host_memory: HostMemory::Percent(50),
         }

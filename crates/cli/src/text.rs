@@ -211,7 +211,7 @@ pub fn state(job: &Job) -> String {
 /// The tone of a job's state.
 pub fn state_tone(job: &Brief<'_>) -> Option<Tone> {
     match (job.state, job.end_reason) {
-        (JobState::Running, _) if job.suspended => None,
+        (JobState::Running, _) if job.suspended || job.parked => None,
         (JobState::Running, _) => Some(Tone::Good),
         (
             JobState::Ended,
@@ -228,6 +228,7 @@ pub fn state_of(job: &Brief<'_>) -> Cow<'static, str> {
         (JobState::Queued, _) => "queued",
         (JobState::Starting, _) => "starting",
         (JobState::Running, _) if job.suspended => "suspended",
+        (JobState::Running, _) if job.parked => "parked",
         (JobState::Running, _) => "running",
         (JobState::Stopping, _) => "stopping",
         (JobState::Ended, None) => "ended",

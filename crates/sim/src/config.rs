@@ -114,6 +114,8 @@ pub struct CheckpointConfig {
     pub unknown: bool,
     /// A restore that was out of memory was the last: every later one fails too.
     pub failed_restore_is_final: bool,
+    /// A lock ends the process, as with a fault of the driver's.
+    pub lock_kills: bool,
 }
 
 /// How the driver limits the memory of control groups.

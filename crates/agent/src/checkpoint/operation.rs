@@ -1,7 +1,9 @@
 //! One checkpoint operation (offload or restore), from its first observation to its report.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
@@ -17,7 +19,7 @@ use rustix::process::Signal;
 use super::helper::CheckpointAction;
 use super::{
     CheckpointOp, CheckpointOutcome, CheckpointReport, CheckpointUpdate, Checkpointer, Direction,
-    ReportSender, host_memory,
+    ENDED_IN_LOCK, ReportSender, host_memory,
 };
 use crate::gpu::{GpuOccupancy, Observer};
 use crate::host::clock::{self, Instant};
@@ -64,6 +66,15 @@ impl OpError {
 }
 
 type OpResult<T = ()> = Result<T, OpError>;
+
+/// A group without the memory controller has no such file.
+fn allow_swap(group: &Path, is_allowed: bool) {
+    let most = if is_allowed { "max" } else { "0" };
+    let file = std::fs::File::options()
+        .write(true)
+        .open(group.join("memory.swap.max"));
+    let _ = file.and_then(|mut file| file.write_all(most.as_bytes()));
+}
 
 /// By pid.
 type States = BTreeMap<u32, ProcessState>;
@@ -119,10 +130,9 @@ impl OpRunner {
 
     /// Whether a parked job's memory may be swapped out: not while it has a copy of its GPU memory.
     fn allow_swap(&self, is_allowed: bool) {
-        let group = self.op.parked.as_ref().and_then(|one| one.group.as_ref());
-        let most = if is_allowed { "max" } else { "0" };
-        // A group without the memory controller has no such file.
-        let _ = group.map(|group| std::fs::write(group.join("memory.swap.max"), most));
+        if let Some(group) = self.op.parked.as_ref().and_then(|one| one.group.as_ref()) {
+            allow_swap(group, is_allowed);
+        }
     }
 
     /// A parked job may not have grown since its bytes were counted, or the budget would not hold.
@@ -263,6 +273,9 @@ impl OpRunner {
         // Each is locked and saved once, or something is wrong.
         for _ in 0..=2 * parts.len() {
             parts.retain(|process| process.is_alive());
+            if parts.is_empty() && self.op.parked.is_some() {
+                return Err(failed(ENDED_IN_LOCK));
+            }
             let now: Vec<Option<ProcessState>> = parts
                 .iter()
                 .map(|process| states.get(&process.pid).copied())
@@ -585,4 +598,24 @@ fn is_charged(slot: &ProcessUsage) -> bool {
     slot.gpus
         .iter()
         .any(|gpu| gpu.charged > 0 || gpu.overhead > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_group_of_a_parked_job_may_not_swap_where_the_kernel_has_the_key() {
+        let group = tempfile::tempdir().unwrap();
+        let key = group.path().join("memory.swap.max");
+        allow_swap(group.path(), false);
+        assert!(!key.exists(), "a group without the controller has no file");
+        std::fs::write(&key, "max").unwrap();
+        for (is_allowed, expected) in [(false, "0"), (true, "max")] {
+            allow_swap(group.path(), is_allowed);
+            // The kernel takes each write as a whole; a plain file keeps the rest.
+            let written = std::fs::read_to_string(&key).unwrap();
+            assert!(written.starts_with(expected), "{written}");
+        }
+    }
 }

@@ -12,7 +12,7 @@ use divvy_ledger::{Control, DemandReader, Grant, OpenError, boot_time_ns};
 use super::{WakeReporter, gate_and_demand};
 
 /// The parked slices.
-pub(super) struct ParkedGates {
+pub(crate) struct ParkedGates {
     gates: BTreeMap<JobId, ParkedGate>,
     wakes: WakeReporter,
 }
@@ -24,7 +24,7 @@ struct ParkedGate {
 }
 
 impl ParkedGates {
-    pub(super) fn new(wakes: WakeReporter) -> Self {
+    pub(crate) fn new(wakes: WakeReporter) -> Self {
         Self {
             gates: BTreeMap::new(),
             wakes,
@@ -32,7 +32,7 @@ impl ParkedGates {
     }
 
     /// Parks a slice. One that is parked already reports its next call once more.
-    pub(super) fn begin(&mut self, job: JobId, folder: &Path) {
+    pub(crate) fn begin(&mut self, job: JobId, folder: &Path) {
         match ParkedGate::open(folder) {
             Ok(gate) => {
                 gate.control.grant(Grant::Parked, boot_time_ns());
@@ -43,33 +43,33 @@ impl ParkedGates {
     }
 
     /// Opens the gate of a slice; the compute scheduler may close it again.
-    pub(super) fn end(&mut self, job: JobId) {
+    pub(crate) fn end(&mut self, job: JobId) {
         if let Some(gate) = self.gates.remove(&job) {
             gate.control.grant(Grant::Open, boot_time_ns());
         }
     }
 
-    pub(super) fn has(&self, job: JobId) -> bool {
+    pub(crate) fn has(&self, job: JobId) -> bool {
         self.gates.contains_key(&job)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.gates.is_empty()
     }
 
-    pub(super) fn readers(&self) -> impl Iterator<Item = &DemandReader> {
+    pub(crate) fn readers(&self) -> impl Iterator<Item = &DemandReader> {
         self.gates.values().map(|gate| &gate.demand_reader)
     }
 
     /// Says that the gates still count.
-    pub(super) fn renew(&self, now: u64) {
+    pub(crate) fn renew(&self, now: u64) {
         for gate in self.gates.values() {
             gate.control.grant(Grant::Parked, now);
         }
     }
 
     /// Reports the calls that need the memory of a job.
-    pub(super) fn check(&mut self) {
+    pub(crate) fn check(&mut self) {
         for (job, gate) in &mut self.gates {
             // A slice without files has no process that could call.
             if let Ok(Some(call)) = gate.demand_reader.wake_call()

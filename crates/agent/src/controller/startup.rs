@@ -160,6 +160,11 @@ pub fn resume(
             start::watch_job(&state.jobs, io, actuators, *id);
             job_sync::register_process_roots(&state.jobs, io, actuators, *id);
             // The daemon may have been killed between the journal and the slice.
+            let active = state.jobs.active.get(id);
+            let awake = active.filter(|active| !active.job.run_state.aside.is_parked());
+            if let Some(slice) = awake.and_then(|active| active.slice()) {
+                slice.open_parked_gate();
+            }
             resize::apply_limits(&mut state.jobs, io, actuators, *id);
         }
         job_sync::sync_job(state, fx, io, *id)?;

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use divvy_api::sync::lock;
 use divvy_core::{Bytes, Compute, ComputeMode, Grant};
 use divvy_ledger::{
-    Control, CreateError, Denial, Forgery, GpuSpec, Listed, Numbering, OpenError, ProcessIdentity,
-    Reader, SharingMode, Slice, SliceSpec, Snapshot, kept,
+    Control, CreateError, Denial, Forgery, GpuSpec, Grant as Gate, Listed, Numbering, OpenError,
+    ProcessIdentity, Reader, SharingMode, Slice, SliceSpec, Snapshot, kept,
 };
 
 use super::watched_jobs::{SliceLedger, WatchedJob};
@@ -279,6 +279,13 @@ impl HeldSlice {
             self.control.set_parked_limit(gpu, returns(gpu));
             let (weight, cap) = weight_and_cap(limit, compute);
             self.control.set_compute(gpu, weight, cap);
+        }
+    }
+
+    /// Opens the gate of a job whose daemon died after the wake, and before it opened the gate.
+    pub fn open_parked_gate(&self) {
+        if self.control.granted() == Gate::Parked {
+            self.control.grant(Gate::Open, boot_ns());
         }
     }
 

@@ -93,6 +93,8 @@ pub struct States {
     held: bool,
     /// Running jobs with stopped processes.
     suspended: bool,
+    /// Parked running jobs.
+    parked: bool,
     /// Empty together with [`JobState::Ended`] in `states`: for any reason.
     pub reasons: Vec<EndReason>,
 }
@@ -251,7 +253,8 @@ impl States {
                 (None, Some(reason)) => found.reasons.push(reason),
                 (None, None) => match MARKS.iter().position(|mark| *mark == word) {
                     Some(0) => found.held = true,
-                    Some(_) => found.suspended = true,
+                    Some(1) => found.suspended = true,
+                    Some(_) => found.parked = true,
                     None => return Err(unknown_state(word)),
                 },
             }
@@ -281,6 +284,7 @@ impl States {
         self.states.contains(&state)
             || self.held && state == JobState::Queued && job.run_state.hold.is_some()
             || self.suspended && state == JobState::Running && job.run_state.suspended
+            || self.parked && state == JobState::Running && job.run_state.aside.is_parked()
     }
 }
 

@@ -33,7 +33,11 @@ impl ParkRecord {
     /// # Errors
     /// Those of the file system.
     pub fn write(&self, home: &Home) -> io::Result<()> {
-        fs::write(Self::path(home), serde_json::to_vec(self)?)
+        // A daemon reads it at any time.
+        let path = Self::path(home);
+        let draft = path.with_extension("json.new");
+        fs::write(&draft, serde_json::to_vec(self)?)?;
+        fs::rename(&draft, path)
     }
 
     /// Why no job is parked on GPUs of this model by this driver.

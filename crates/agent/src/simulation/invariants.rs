@@ -10,7 +10,7 @@ use divvy_api::v1::{ClaimDevice, IdleAction};
 use divvy_core::job::Outcome;
 use divvy_core::resize::memory::{MemoryResidency, ProcessState};
 use divvy_core::{Bytes, JobId, JobState, Share};
-use divvy_ledger::Slice;
+use divvy_ledger::{ProcessSlot, Slice};
 
 use super::daemon::difference;
 use super::engine::shell;
@@ -213,6 +213,43 @@ impl Run {
                     return Err(format!(
                         "pid {pid} of job {} is {:?}, and the journal does not know it",
                         program.job, program.checkpoint
+                    ));
+                }
+            }
+            Ok(())
+        })
+        .unwrap_or(Ok(()))
+    }
+
+    /// I6, after a round: a call that waits for the memory of a parked job has made the job due, and no call waits at the
+    /// gate of a job that has its memory.
+    ///
+    /// # Errors
+    /// Which has not.
+    pub fn waiting_calls_are_heard(&self) -> Result<(), String> {
+        let living = self.living();
+        with(|world| {
+            for (pid, proc) in &world.processes {
+                let Kind::Program(program) = &proc.kind else {
+                    continue;
+                };
+                let is_its = program.has_joined() && !world.has_escaped(proc);
+                let call = program.call.filter(|call| is_its && call.rounds > 1);
+                let job = living.get(&JobId(program.job)).filter(|job| {
+                    let aside = &job.run_state.aside;
+                    let waits = match aside.memory {
+                        MemoryResidency::Leaving | MemoryResidency::Offloaded => aside.is_parked(),
+                        MemoryResidency::Kept => {
+                            program.slot.as_ref().is_some_and(ProcessSlot::is_parked)
+                        }
+                        MemoryResidency::Due | MemoryResidency::Returning { .. } => false,
+                    };
+                    waits && matches!(job.state, JobState::Running { .. })
+                });
+                if let (Some(call), Some(job)) = (call, job) {
+                    return Err(format!(
+                        "{call:?} of pid {pid} waits, and job {} is {:?}",
+                        job.id, job.run_state.aside.memory
                     ));
                 }
             }

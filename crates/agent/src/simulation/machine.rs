@@ -10,7 +10,7 @@ use divvy_core::JobId;
 use jiff::Timestamp;
 use rustix::process::Signal;
 
-use super::{checkpoints, clock, daemon, engine, kernel, slices, wanted, watch};
+use super::{checkpoints, clock, daemon, engine, gates, kernel, slices, wanted, watch};
 use crate::compute::{ComputeUsage, Scheduler, SchedulerCommand};
 use crate::container::engine::{Engine, LocalEngine, NoEngine};
 use crate::container::gc::ContainerGc;
@@ -127,7 +127,7 @@ impl SupervisorProcess for SimulatedChild {
     }
 }
 
-/// A compute scheduler without turns: it notes the jobs with watched launches.
+/// A compute scheduler without turns: it notes the jobs with watched launches, and has the gates of parked ones.
 pub struct NoTurns;
 
 impl Scheduler for NoTurns {
@@ -135,7 +135,11 @@ impl Scheduler for NoTurns {
         match command {
             SchedulerCommand::Watch { job, .. } => watch(job, true),
             SchedulerCommand::Unwatch { job, .. } => watch(job, false),
-            _ => {}
+            SchedulerCommand::Park { job, folder } => gates::begin(job, &folder),
+            SchedulerCommand::AddSlice { job, .. } | SchedulerCommand::RemoveSlice { job } => {
+                gates::end(job);
+            }
+            SchedulerCommand::Utilization(_) => {}
         }
     }
 

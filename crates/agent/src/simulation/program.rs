@@ -9,6 +9,7 @@ use divvy_core::resize::memory::ProcessState;
 use divvy_core::{Bytes, JobId};
 use divvy_ledger::{ProcessSlot, Slice};
 
+use super::gates::WaitingCall;
 use super::gpus::{CONTEXT, Health, uuid};
 use super::kernel::{Kind, Proc, SIGTERM};
 use super::{World, clock};
@@ -23,7 +24,7 @@ pub struct Program {
     pub led_by: u32,
     /// The job ends with it.
     pub is_first: bool,
-    slot: Option<ProcessSlot>,
+    pub slot: Option<ProcessSlot>,
     /// Of its run's slice, where that could be read.
     generation: Option<u64>,
     /// What the driver gave it, by GPU.
@@ -31,6 +32,8 @@ pub struct Program {
     /// What of it is in host memory, and how the driver has it.
     pub saved: BTreeMap<usize, u64>,
     pub checkpoint: ProcessState,
+    /// Its call that waits for the memory of its parked job.
+    pub call: Option<WaitingCall>,
     /// Its MIG devices, where its job has such, and the GPU and the bytes of those that it uses.
     pub devices: Vec<MigUuid>,
     pub inside: BTreeMap<MigUuid, (usize, u64)>,
@@ -87,6 +90,7 @@ impl Program {
             held: BTreeMap::new(),
             saved: BTreeMap::new(),
             checkpoint: ProcessState::Running,
+            call: None,
             devices: devices_of(&visible.unwrap_or_default()),
             inside: BTreeMap::new(),
             tenant: variable(OWNER).unwrap_or_default(),
@@ -121,6 +125,7 @@ impl Program {
             held: BTreeMap::new(),
             saved: BTreeMap::new(),
             checkpoint: ProcessState::Running,
+            call: None,
             devices: devices_of(visible),
             inside: BTreeMap::new(),
             tenant: format!("{namespace}/"),
@@ -149,6 +154,7 @@ impl Program {
             held: BTreeMap::new(),
             saved: BTreeMap::new(),
             checkpoint: ProcessState::Running,
+            call: None,
             devices: self.devices.clone(),
             inside: BTreeMap::new(),
             tenant: self.tenant.clone(),
@@ -201,8 +207,11 @@ impl World {
         if mood == Behaviour::ExitOnSigterm {
             return;
         }
-        // Its calls wait: all that it can do is to start another.
+        // Its calls wait: all that it can do is to call, and to start another.
         if !runs && !dice.once_in(8) {
+            if dice.once_in(8) {
+                self.calls(pid);
+            }
             return;
         }
         match if runs { dice.below(8) } else { 1 } {
@@ -217,6 +226,7 @@ impl World {
                 let within = within.map(|within| self.next_within(within.namespace));
                 self.spawn_within(pid, session, Kind::Program(Box::new(child)), within);
             }
+            2 if !self.calls(pid) => {}
             2 => self.frees(pid),
             _ => self.takes(pid, dice),
         }
@@ -282,7 +292,8 @@ impl World {
         if let Some(device) = device {
             return self.takes_of_device(pid, device, wanted);
         }
-        if !self.join(pid) {
+        // A new process waits at the gate before it has a context.
+        if !self.join(pid) || !self.calls(pid) {
             return;
         }
         let gpus = self.gpus.clone();

@@ -157,6 +157,7 @@ impl Run {
             worked: BTreeMap::new(),
             watched: BTreeSet::new(),
             wanted: BTreeMap::new(),
+            gates: super::gates::Gates::default(),
             driver_is_ill: false,
             no_processes: false,
             is_calm: false,
@@ -443,6 +444,10 @@ impl Run {
         let Some(daemon) = &mut self.daemon else {
             return Ok(());
         };
+        let calls = with(World::reported_calls).unwrap_or_default();
+        let calls = calls.into_iter();
+        self.inbox
+            .extend(calls.map(|(job, call)| Message::WakeWanted { job, call }));
         let messages = std::mem::take(&mut self.inbox);
         let called = daemon::call(|| daemon.round(messages, looks));
         match daemon::has_committed() {
@@ -456,6 +461,8 @@ impl Run {
                 self.what_is_told_is_so()?;
                 self.suspended_processes_are_stopped()?;
                 self.slices_say_what_is_held()?;
+                with(|world| world.count_round(false));
+                self.waiting_calls_are_heard()?;
                 self.held_jobs_wait()?;
                 self.has_again();
                 self.jobs_have_the_gpus_they_ask_for()?;
@@ -532,7 +539,7 @@ impl Run {
                     with(|world| world.trace(|| event.text.clone()));
                     self.disk_is_full = true;
                 }
-                "parked" | "woken" => {
+                "parked" | "woken" | "wake_requested" => {
                     let (job, kind) = (event.job.as_deref().unwrap_or_default(), &event.kind);
                     with(|world| world.trace(|| format!("  job {job} is {kind}: {}", event.text)));
                 }
@@ -576,6 +583,8 @@ impl Run {
             // The compute scheduler is gone with it.
             world.watched.clear();
             world.wanted.clear();
+            world.gates = super::gates::Gates::default();
+            world.count_round(true);
             world.reports.clear();
             world.trace(|| format!("  the agent is gone: {how}"));
             world.daemon_died();

@@ -204,11 +204,22 @@ async fn what_cannot_be_released_stays_and_the_job_is_suspended_all_the_same() {
     fs::write(&config, "[checkpoint]\nunknown = true\n").unwrap();
     let path = config.to_str().unwrap().to_owned();
     home.set("DIVVY_SIM_CONFIG", path);
-    home.start(&ONE);
+    home.start(&[&ONE[..], &["--set", "park.host-memory=\"1MiB\""]].concat());
     let client = home.connect();
     let idle = client.submit(&quarter(&["sleep", "1000"])).await.unwrap();
     let idle = in_state(&client, &idle.id, JobState::Running).await;
     let first = kept(&home, &keeper(&home, "first", 500, 1), 1).await;
+    // A park is refused before the driver is asked.
+    let whole = keeper(&home, "whole", 1000, 1);
+    let pending = client.submit(&whole).await.unwrap();
+    for (job, why) in [
+        (&pending, "is queued, but only running jobs can be parked"),
+        (&first, "parked jobs have 0 B of at most 1.0 MiB"),
+    ] {
+        let error = refused(client.park(&job.id).await);
+        assert!(error.message.contains(why), "{error}");
+    }
+    client.cancel(&pending.id).await.unwrap();
     for (job, why) in [
         (&idle, "no process of the job uses GPU memory"),
         (&first, "cuCheckpointProcessGetState"),
@@ -608,7 +619,8 @@ mod exhaustive {
 
     #[tokio::test]
     async fn a_daemon_that_dies_at_any_step_of_a_parked_job_finds_where_the_memory_is() {
-        super::finds_where_the_memory_is(super::POINTS, super::Way::Parked).await;
+        let points = [super::POINTS, &["aside.gated"]].concat();
+        super::finds_where_the_memory_is(&points, super::Way::Parked).await;
     }
 }
 
@@ -616,9 +628,14 @@ async fn finds_where_the_memory_is(points: &[&str], way: Way) {
     for point in points {
         let mut home = Home::empty();
         let mut first = None;
+        // A job with a whole GPU takes no turns, which would open its gate.
+        let share = match way {
+            Way::Suspended => 750,
+            Way::Parked => 1000,
+        };
         home.crash_at(point, &ONE, async |home| {
             let client = home.connect();
-            let job = kept(home, &keeper(home, "first", 750, 2), 2).await;
+            let job = kept(home, &keeper(home, "first", share, 2), 2).await;
             if matches!(way, Way::Parked) {
                 make_idle(home, &job, 2);
             }
@@ -648,7 +665,12 @@ async fn finds_where_the_memory_is(points: &[&str], way: Way) {
             !job.suspended && job.gpu_memory.is_none()
         })
         .await;
-        assert_eq!(gpu(&client).await.1, 750, "{point}");
+        assert_eq!(gpu(&client).await.1, share, "{point}");
+        let slice = home.path().join("slices").join(&first.id);
+        until("its gate is open", || {
+            let gate = divvy_ledger::Control::open_writable(&slice).unwrap();
+            gate.granted() != divvy_ledger::Grant::Parked
+        });
         let pid = first.pid.unwrap();
         until("it runs", || !is_stopped(pid));
         goes_on_to_its_end(&home, &client, &first.id, "first").await;
@@ -748,20 +770,34 @@ async fn an_idle_job_is_parked_for_a_pending_one_and_returns_with_its_memory() {
 
 #[tokio::test]
 async fn three_jobs_take_turns_with_memory_for_one() {
-    let home = Home::started(&ONE);
+    let home = with_faults();
     let client = home.connect();
     let names = ["first", "second", "third"];
     let mut jobs: Vec<String> = Vec::new();
     for name in names {
-        let job = kept(&home, &parkable(&home, name, 750, 1), 1).await;
+        // More than 1 GiB: enough to measure the rate of a copy.
+        let two = Submit {
+            idle: parkable(&home, name, 750, 1).idle,
+            ..keeper(&home, name, 750, 2)
+        };
+        let job = kept(&home, &two, 2).await;
         if let Some(before) = jobs.last() {
             is_parked(&client, before).await;
         }
         jobs.push(job.id);
     }
+    let copy =
+        "function = \"cuCheckpointProcessCheckpoint\"\ncall = 1\ntimes = 0\ndelay_ms = 200\n";
+    configure(&home, &format!("[[fault]]\n{copy}"));
     client.wake(&jobs[0]).await.unwrap();
+    let waits = format!(
+        "waits for its memory to return: parking job {} (1.4 GiB), then copying",
+        jobs[2]
+    );
+    until_job(&client, &jobs[0], &waits, |job| reason(job) == waits).await;
     is_awake(&client, &jobs[0]).await;
     is_parked(&client, &jobs[2]).await;
+    no_fault(&home);
     // The first one stays awake for a while, though it does nothing.
     client.wake(&jobs[1]).await.unwrap();
     let there = format!("there: #{}", jobs[0]);
@@ -865,6 +901,15 @@ async fn a_park_is_refused_before_any_lock_and_a_driver_that_fails_leaves_the_jo
     client.cancel(&first.id).await.unwrap();
     let end = ended(&client, &first.id).await;
     assert_eq!(end.end_reason, Some(EndReason::Cancelled));
+
+    let dies = kept(&home, &keeper(&home, "dies", 500, 1), 1).await;
+    make_idle(&home, &dies, 1);
+    configure(&home, "[checkpoint]\nlock_kills = true\n");
+    let message = why(&dies.id).await;
+    let words = ["ended while the driver locked", "does not run any more"];
+    assert!(words.iter().any(|word| message.contains(word)), "{message}");
+    let end = ended(&client, &dies.id).await;
+    assert_eq!(end.exit_code, Some(128 + 11), "{end:#?}");
     assert!(home.slices().is_empty());
 }
 
@@ -903,7 +948,12 @@ async fn the_first_call_of_a_parked_job_that_needs_its_gpu_wakes_it_once_there_i
 
     // It calls all the time, so it is not parked for long, if at all.
     let busy = kept(&home, &keeper(&home, "busy", 500, 1), 1).await;
-    let _ = client.park(&busy.id).await;
+    let parked = client.park(&busy.id).await;
+    if parked.is_err() {
+        let error = refused(parked);
+        let why = "it was woken by cuMemcpyDtoH_v2 meanwhile";
+        assert!(error.message.contains(why), "{error}");
+    }
     until_job(&client, &busy.id, "it has its memory", |job| {
         job.gpu_memory.is_none()
     })

@@ -156,6 +156,8 @@ keys! {
         "When a job with the idle action `park` is [parked](park.md): when another job needs its room, or as soon as it is idle.";
     "park.wake" Reload [] [] r#"duration, or `"whenever"`"#, "",
         "The room of such a parked job goes only to jobs that can [give it back](park.md#room-of-parked-jobs) within this time; with `whenever`, to any job.";
+    "park.min-awake" Reload [] [] "duration", "",
+        "A woken job keeps its memory for so long, and for ten times its copy.";
     "park.host-memory" Reload [] [] r#"part: `"50%"`, or size"#, "",
         "Host memory for all parked jobs together.";
     "latency.share" Reload [] [] "part of a GPU up to 1", "",
@@ -322,6 +324,7 @@ mod tests {
             park: ParkOptions {
                 when: ParkWhen::Idle,
                 wake: None,
+                min_awake: Duration::from_secs(1),
                 host_memory: HostMemory::Size(divvy_core::Bytes::gib(1)),
             },
             on_bypass: Some(BypassPolicy::Deny),

@@ -132,6 +132,9 @@ pub struct BoardJob {
     pub state: Option<JobState>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspended: bool,
+    /// As in `Brief`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub parked: bool,
     /// Time of its start, or of its submission while it starts; whole seconds.
     pub since: Timestamp,
     /// Division of compute time. Absent: `fair`.

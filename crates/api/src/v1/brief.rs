@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{Bypass, EndReason, Folded, Job, JobState, Slice};
+use super::{Bypass, EndReason, Folded, Job, JobState, MemoryPlace, Slice};
 
 /// One line of `GET /v1/jobs?brief=true`: the columns of a table, without fields that are null, false or empty. For
 /// ten thousand pending jobs it is less than a quarter of the full answer.
@@ -39,6 +39,9 @@ pub struct Brief<'a> {
     pub exit_code: Option<i32>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspended: bool,
+    /// The job's GPU memory is in host memory, or on its way, and its processes run.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub parked: bool,
     /// Time at which the job entered its state.
     pub since: Timestamp,
     /// Time of the start. Absent if the program has not started.
@@ -75,6 +78,7 @@ impl Brief<'_> {
             end_reason: self.end_reason,
             exit_code: self.exit_code,
             suspended: self.suspended,
+            parked: self.parked,
             since: self.since,
             started_at: self.started_at,
             ended_at: self.ended_at,
@@ -165,6 +169,7 @@ impl<'a> From<&'a Job> for Brief<'a> {
             end_reason: job.end_reason,
             exit_code: job.exit_code,
             suspended: job.suspended,
+            parked: job.is_parked(),
             since: job.since(),
             started_at: job.started_at,
             ended_at: job.ended_at,
@@ -177,6 +182,12 @@ impl<'a> From<&'a Job> for Brief<'a> {
 }
 
 impl Job {
+    /// Whether its memory is in host memory, or on its way, and its processes run.
+    pub fn is_parked(&self) -> bool {
+        let place = self.gpu_memory.map(|memory| memory.place);
+        !self.suspended && place.is_some_and(|place| place != MemoryPlace::Gpu)
+    }
+
     /// Time at which the job entered its present state.
     pub fn since(&self) -> Timestamp {
         self.state
@@ -218,6 +229,7 @@ mod tests {
             end_reason: None,
             exit_code: None,
             suspended: false,
+            parked: false,
             since: "2026-01-02T03:04:05.678901Z".parse().unwrap(),
             started_at: None,
             ended_at: None,

@@ -14,8 +14,8 @@ pub const NEXT: &str = "divvy-next";
 /// Header of a list of jobs with `fold=true`: number of items on all pages.
 pub const ITEMS: &str = "divvy-items";
 
-/// Words for jobs of one state: pending jobs with a hold, running jobs with stopped processes.
-pub const MARKS: [&str; 2] = ["held", "suspended"];
+/// Words for jobs of one state: pending jobs with a hold, running jobs with stopped processes, parked running jobs.
+pub const MARKS: [&str; 3] = ["held", "suspended", "parked"];
 
 /// Orders of a list of jobs; with `-` before it the other way round.
 pub const SORTS: [&str; 14] = [
@@ -46,7 +46,7 @@ pub struct JobQuery {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub brief: bool,
     /// States and end reasons, separated by commas, whatever `all` is: `queued,running`, `failed`. `held` selects pending
-    /// jobs with a hold, `suspended` running jobs with stopped processes.
+    /// jobs with a hold, `suspended` running jobs with stopped processes, `parked` those that are parked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// Name or number (uid) of the user.

@@ -213,7 +213,7 @@ fn idle(job: &Job) -> String {
     let rule = format!("{then} after {}", text::seconds(rule.after_s));
     match (job.idle_s, job.state) {
         (Some(idle), _) => format!("for {}, {rule}", text::seconds(idle)),
-        (None, JobState::Running) if !job.suspended => {
+        (None, JobState::Running) if !job.suspended && !job.is_parked() => {
             format!("unknown, because idle time is not measured here ({rule})")
         }
         (None, _) => rule,

@@ -142,6 +142,7 @@ impl Filter {
 pub fn state(job: &BoardJob) -> &'static str {
     match job.state {
         _ if job.suspended => "suspended",
+        None if job.parked => "parked",
         None | Some(JobState::Running) => "running",
         Some(JobState::Queued) => "queued",
         Some(JobState::Starting) => "starting",

@@ -12,10 +12,6 @@ use crate::plan::starts_now;
 use crate::resize::resume::plan_resume;
 use crate::units::{Bytes, JobId};
 
-/// A job stays awake for so long at least: a copy of 60 GB takes seconds, and its user has asked for it. Half would let
-/// two jobs spend their time with copies; double would exceed the default bound of a wake twice.
-const LEAST_AWAKE: Duration = Duration::from_secs(30);
-
 /// A job stays awake for so many times its copy, so that copies take a tenth of its time at most.
 const AWAKE_PER_COPY: u32 = 10;
 
@@ -32,22 +28,21 @@ pub struct Parkable {
     pub bytes: Bytes,
     /// Since its memory came back; `None` for a job that was not parked before.
     pub awake: Option<Duration>,
-    /// How long its copy takes there and back, as far as measured.
-    pub copy: Duration,
+    /// For how long it keeps its memory then ([`min_awake`]).
+    pub stays: Duration,
 }
 
 impl Parkable {
     /// How long it still stays awake.
     pub fn stays_for(&self) -> Duration {
-        self.awake.map_or(Duration::ZERO, |awake| {
-            min_awake(self.copy).saturating_sub(awake)
-        })
+        self.awake
+            .map_or(Duration::ZERO, |awake| self.stays.saturating_sub(awake))
     }
 }
 
-/// How long a woken job stays awake at least, if its copies there and back take so long.
-pub fn min_awake(copy: Duration) -> Duration {
-    LEAST_AWAKE.max(copy.saturating_mul(AWAKE_PER_COPY))
+/// How long a woken job stays awake: for `least`, and for several times its copies there and back.
+pub fn min_awake(least: Duration, copy: Duration) -> Duration {
+    least.max(copy.saturating_mul(AWAKE_PER_COPY))
 }
 
 /// What the choice of victims starts from.

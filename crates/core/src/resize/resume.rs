@@ -56,12 +56,25 @@ pub fn plan_resume(
     job: JobId,
     uses: &[Bytes],
 ) -> Result<Vec<Grant>, ResumeBlocked> {
+    plan_resume_in(&resume_order(snapshot), snapshot, job, uses)
+}
+
+/// The same in an order that is known.
+///
+/// # Errors
+/// As [`plan_resume`].
+pub fn plan_resume_in(
+    order: &[JobId],
+    snapshot: &Snapshot,
+    job: JobId,
+    uses: &[Bytes],
+) -> Result<Vec<Grant>, ResumeBlocked> {
     let held = snapshot.held.iter().find(|held| held.job == job);
     let Some(held) = held.filter(|held| held.resuming_since.is_some()) else {
         return Err(ResumeBlocked::Room(Vec::new()));
     };
-    let order = resume_order(snapshot);
-    let before: BTreeSet<JobId> = order.into_iter().take_while(|one| *one != job).collect();
+    let before = order.iter().take_while(|one| **one != job);
+    let before: BTreeSet<JobId> = before.copied().collect();
     let mut others = snapshot.clone();
     others.held.retain(|other| {
         other.job != job && (other.resuming_since.is_none() || before.contains(&other.job))

@@ -35,7 +35,7 @@ fn parkable() -> impl Strategy<Value = Vec<Parkable>> {
             idle: Duration::from_secs(60 * idle),
             bytes: Bytes::gib(gib),
             awake: awake.map(Duration::from_secs),
-            copy: Duration::from_secs(copy),
+            stays: min_awake(Duration::from_secs(30), Duration::from_secs(copy)),
         })
         .collect()
     })
@@ -59,7 +59,7 @@ proptest! {
         prop_assert_eq!(&chosen, &choose_victims(&backwards, makes_room));
         let may_go: Vec<&Parkable> = candidates
             .iter()
-            .filter(|one| one.awake.is_none_or(|awake| awake >= min_awake(one.copy)))
+            .filter(|one| one.awake.is_none_or(|awake| awake >= one.stays))
             .collect();
         let sets = (0..1_usize << may_go.len()).map(|mask| -> BTreeSet<JobId> {
             let is_in = |at: &usize| mask >> at & 1 == 1;
@@ -124,7 +124,7 @@ proptest! {
                 idle: Duration::from_secs(held.job.0),
                 bytes: held.grants[0].memory,
                 awake: None,
-                copy: Duration::ZERO,
+                stays: Duration::ZERO,
             })
             .collect();
         let promised = candidates.iter().map(|one| one.job).filter(|_| is_bound).collect();

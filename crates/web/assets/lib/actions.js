@@ -8,7 +8,7 @@
  */
 
 import { reference } from "./board.js";
-import { commandLine } from "./format.js";
+import { commandLine, isParked } from "./format.js";
 
 /** @param {string} job @param {string} call */
 const path = (job, call) => `/v1/jobs/${encodeURIComponent(job)}/${call}`;
@@ -28,6 +28,8 @@ export const cancel = (/** @type {string} */ job) =>
 export const suspend = (/** @type {string} */ job) =>
   action("suspend", "Suspend the job", job, { body: {}, detail: "All its processes stop. It keeps its memory." });
 export const resume = (/** @type {string} */ job) => action("resume", "Resume the job", job);
+export const wake = (/** @type {string} */ job) =>
+  action("wake", "Wake the job", job, { detail: "Its GPU memory returns as soon as there is room." });
 export const hold = (/** @type {string} */ job) =>
   action("hold", "Hold the job", job, { detail: "It waits, and later jobs pass it." });
 export const release = (/** @type {string} */ job) => action("release", "Release the job", job);
@@ -85,7 +87,8 @@ export function actionsFor(job) {
     return [top(id), isHeld ? release(id) : hold(id), cancel(id)];
   }
   if (state === "stopping") return [cancel(id)];
-  return [job.suspended ? resume(id) : suspend(id), requeue(id), cancel(id)];
+  const back = job.suspended ? resume(id) : suspend(id);
+  return [isParked(job) ? wake(id) : back, requeue(id), cancel(id)];
 }
 
 /** A hint in pieces: those at odd places are commands. @param {string} hint */

@@ -145,6 +145,7 @@ export function note(job, now) {
   if (job.denials > 0) notes.push(`! refused ${job.denials}×`);
   const isAlert = notes.length > 0;
   if (job.suspended) notes.push("suspended");
+  else if (job.parked) notes.push("parked");
   else if (job.state === "starting" || job.state === "stopping") notes.push(job.state);
   const mismatches = (job.slices ?? []).map((/** @type {any} */ slice) => slice.mismatch_bytes).filter(isFigure);
   if (mismatches.length > 0) {

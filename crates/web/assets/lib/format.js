@@ -309,10 +309,15 @@ const ENDS = /** @type {Record<string, string>} */ ({
   gpu_lost: "GPU lost",
 });
 
+/** Its memory is in host memory, and its processes run. @param {any} job A job of the API, brief or whole. */
+export const isParked = (job) =>
+  !job?.suspended && Boolean(job?.parked || (job?.gpu_memory && job.gpu_memory.place !== "gpu"));
+
 /** `queued`, `suspended`, `failed (3)`. @param {any} job A job of the API, brief or whole. */
 export function state(job) {
   const state = job?.state ?? "running";
   if (state === "running" && job?.suspended) return "suspended";
+  if (state === "running" && isParked(job)) return "parked";
   if (state !== "ended" || !job.end_reason) return words(state);
   const end = ENDS[job.end_reason] ?? words(job.end_reason);
   return job.end_reason !== "completed" && isFigure(job.exit_code) ? `${end} (${job.exit_code})` : end;

@@ -122,6 +122,7 @@ test("notes name the most important first", () => {
     { text: "! bypass, ! refused 2×, suspended, mismatch 2.0 GiB", isAlert: true },
   );
   assert.deepEqual(note(job(1, []), now), { text: "", isAlert: false });
+  assert.equal(note(job(1, [], { parked: true }), now).text, "parked");
 });
 
 test("running jobs are ordered and found by each column", () => {

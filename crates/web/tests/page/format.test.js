@@ -130,6 +130,8 @@ test("requests and states have the words of the command line", () => {
   ];
   assert.deepEqual(kinds.map(amount), ["0.25", "4GiB", "2", "1-4", "8x0.5", "2g.10gb", "0.25", "–", "–"]);
   assert.equal(state({ state: "running", suspended: true }), "suspended");
+  assert.equal(state({ state: "running", gpu_memory: { place: "host" } }), "parked");
+  assert.equal(state({ state: "running", gpu_memory: { place: "gpu" } }), "running");
   assert.equal(state({}), "running");
   assert.equal(state({ state: "ended", end_reason: "failed", exit_code: 3 }), "failed (3)");
   assert.equal(state({ state: "ended", end_reason: "completed", exit_code: 0 }), "completed");

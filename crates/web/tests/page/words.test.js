@@ -132,6 +132,7 @@ test("an action is a call and its command line", () => {
   ]);
   assert.match(lines({ id: "9", state: "queued", reason_code: "held" })[1], /^divvy release 9 /);
   assert.match(lines({ id: "9", suspended: true })[0], /^divvy resume 9 /);
+  assert.match(lines({ id: "9", parked: true })[0], /^divvy wake 9 /);
   assert.deepEqual(lines({ id: "9", state: "ended" }), []);
   assert.equal(command(move("7", "a b")), "divvy move 7 -q 'a b'");
 });

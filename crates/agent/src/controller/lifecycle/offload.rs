@@ -15,7 +15,7 @@ use std::sync::mpsc::SyncSender;
 
 use divvy_api::v1::{self, ErrorCode, JobMemory, MemoryPlace};
 use divvy_core::resize::memory::{MemoryEvent, MemoryResidency};
-use divvy_core::resize::resume::{plan_resume, resume_order};
+use divvy_core::resize::resume::{plan_resume_in, resume_order};
 use divvy_core::{AllocatedJob, Bytes, JobId, JobState};
 use divvy_ledger::Snapshot;
 use rustix::process::Signal;
@@ -283,7 +283,8 @@ pub(in crate::controller) fn resume_offloaded(
     fx: &mut Effects,
     io: &Io,
 ) -> Result<(), StoreError> {
-    for id in due_jobs(state, io) {
+    let order = due_jobs(state, io);
+    for id in order.iter().copied() {
         let mut snapshot = planner_input::snapshot(state, io);
         let Some(active) = state.jobs.active.get_mut(&id) else {
             continue;
@@ -294,7 +295,7 @@ pub(in crate::controller) fn resume_offloaded(
         }
         let uses = memory_by_allocation(active);
         active.memory_op.parking.clear();
-        match plan_resume(&snapshot, id, &uses) {
+        match plan_resume_in(&order, &snapshot, id, &uses) {
             Err(blocked_by) => {
                 let lacks_room = blocked_by.keeps_room();
                 active.memory_op.blocked_by = Some(blocked_by);
@@ -596,9 +597,16 @@ pub(in crate::controller) fn offload_block_reason(jobs: &Jobs, job: &Job) -> Opt
                     "; woken {times} times without a launch, so it has to be idle for longer"
                 ),
             };
-            format!(
-                "parked: {its} is in host memory; its next GPU call or `divvy wake {id}` brings it back{vain}"
-            )
+            let ledger = active.slice().and_then(|slice| slice.read().ok());
+            let wakes = ledger.is_some_and(|ledger| park::calls_wake(&ledger));
+            let how = match wakes {
+                true => format!("its next GPU call or `divvy wake {id}` brings it back"),
+                false => format!(
+                    "only `divvy wake {id}` brings it back, for {}",
+                    park::EARLIER_LIMITER
+                ),
+            };
+            format!("parked: {its} is in host memory; {how}{vain}")
         }
         MemoryPlace::Host => format!("holds no GPU: {its} is in host memory"),
         MemoryPlace::RestorePending if !op.parking.is_empty() => {

@@ -22,11 +22,13 @@ use crate::controller::lifecycle::{offload, pause};
 use crate::controller::reference;
 use crate::controller::request::{Milestone, Reply};
 use crate::controller::runtime::{ActiveJob, Waiter};
+use crate::controller::state::copy_rates::CopyRates;
 use crate::controller::state::usage::Woken;
 use crate::controller::state::{Jobs, State};
 use crate::host::clock::Instant;
 use crate::journal::StoreError;
 use crate::model::gpu_memory::{GpuMemoryState, OffloadKind};
+use crate::model::job::Job;
 use crate::model::park_record::{ParkOff, ParkRecord};
 
 /// Parks a job, or refuses to, before anything is done to it.
@@ -67,7 +69,7 @@ pub(super) fn start(
     let Some(active) = jobs.active.get_mut(&id) else {
         return Ok(());
     };
-    active.memory_op.parked_for = None;
+    (active.memory_op.parked_for, active.memory_op.woken) = (None, None);
     let aside = &mut active.job.run_state.aside;
     (aside.kind, aside.bytes, aside.because) = (OffloadKind::Parked, bytes, None);
     offload::move_memory(jobs, fx, io, id, MemoryEvent::Release)
@@ -131,6 +133,15 @@ pub(super) fn check(state: &State, io: &Io, active: &ActiveJob) -> Result<Bytes,
     Ok(bytes)
 }
 
+/// Why only a command wakes a job.
+pub(super) const EARLIER_LIMITER: &str =
+    "a process has the limiter of an earlier version, and its calls do not wake the job";
+
+/// Whether each process of a job has a limiter that wakes it.
+pub(super) fn calls_wake(ledger: &Snapshot) -> bool {
+    ledger.processes().iter().all(|slot| slot.wakes)
+}
+
 /// What the ledger shows that the driver cannot save.
 fn ledger_obstacle(ledger: &Snapshot, gpus: usize) -> Option<&'static str> {
     let usages: Vec<_> = (0..gpus).map(|gpu| ledger.usage(gpu)).collect();
@@ -144,10 +155,8 @@ fn ledger_obstacle(ledger: &Snapshot, gpus: usize) -> Option<&'static str> {
         Some("it shares GPU memory between processes, which the driver cannot save")
     } else if ledger.processes().iter().any(is_elsewhere) {
         Some("a process of the job is in another PID namespace")
-    } else if !ledger.processes().iter().all(|slot| slot.wakes) {
-        Some(
-            "a process has the limiter of an earlier version, and its calls would not wake the job",
-        )
+    } else if !calls_wake(ledger) {
+        Some(EARLIER_LIMITER)
     } else {
         None
     }
@@ -213,10 +222,12 @@ fn check_budget(jobs: &Jobs, most: HostMemory, more: Bytes) -> Result<(), String
 /// What a request to park is answered: an error where the memory stays.
 pub(in crate::controller) fn result(active: &ActiveJob) -> Result<JobId, Error> {
     let job = &active.job;
-    let why = match (&job.run_state.aside.because, job.run_state.aside.memory) {
-        (Some(why), _) => why.as_str(),
-        (None, MemoryResidency::Offloaded | MemoryResidency::Due) => return Ok(job.id),
-        (None, _) => "it was woken, or ended, meanwhile",
+    let aside = &job.run_state.aside;
+    let why = match (&aside.because, aside.memory, &active.memory_op.woken) {
+        (Some(why), ..) => why.clone(),
+        (None, MemoryResidency::Offloaded | MemoryResidency::Due, _) => return Ok(job.id),
+        (None, _, Some(cause)) => format!("it was woken {cause} meanwhile"),
+        (None, _, None) => "it does not run any more".to_owned(),
     };
     let why = format!("job {} was not parked: {why}", job.reference());
     let hint = format!("divvy describe {}", job.reference());
@@ -274,17 +285,24 @@ fn request_wake(
     id: JobId,
     cause: &str,
 ) -> Result<(), StoreError> {
-    let before = jobs
-        .active
-        .get(&id)
-        .map(|one| one.job.run_state.aside.memory);
-    offload::move_memory(jobs, fx, io, id, MemoryEvent::Resume)?;
-    match before {
-        Some(MemoryResidency::Offloaded | MemoryResidency::Leaving) => {
-            fx.record_event(io, Some(id), "wake_requested", cause)
-        }
-        _ => Ok(()),
+    let Some(active) = jobs.active.get_mut(&id) else {
+        return Ok(());
+    };
+    let before = active.job.run_state.aside.memory;
+    if !matches!(
+        before,
+        MemoryResidency::Offloaded | MemoryResidency::Leaving
+    ) {
+        return offload::move_memory(jobs, fx, io, id, MemoryEvent::Resume);
     }
+    active.memory_op.woken = Some(cause.to_owned());
+    offload::move_memory(jobs, fx, io, id, MemoryEvent::Resume)?;
+    fx.record_event(io, Some(id), "wake_requested", cause)
+}
+
+/// How long a job keeps so much memory when it was woken.
+pub(super) fn stays_awake(rates: &CopyRates, io: &Io, job: &Job, bytes: Bytes) -> Duration {
+    min_awake(io.config.park.min_awake, rates.there_and_back(job, bytes))
 }
 
 /// A parked job has its memory again, or it was never taken, and `because` says why.
@@ -308,7 +326,7 @@ pub(super) fn woken(
             ..GpuMemoryState::default()
         };
     }
-    let stays = jobs.copy_rates.there_and_back(&active.job, before.bytes);
+    let stays = stays_awake(&jobs.copy_rates, io, &active.job, before.bytes);
     let at = Instant::now();
     active.activity.mark_active(at);
     let took = Duration::try_from_secs_f64(took_s).unwrap_or_default();
@@ -316,7 +334,7 @@ pub(super) fn woken(
         active.activity.woken = Some(Woken {
             at,
             took,
-            stays: min_awake(stays),
+            stays,
             is_judged: false,
         });
         fx.counters.wakes.add(took);

@@ -10,8 +10,9 @@ use divvy_core::job::Outcome;
 use divvy_core::resize::memory::MemoryResidency;
 use divvy_core::resize::park::{ParkInput, Parkable};
 use divvy_core::{Bytes, JobId, JobState, ParkRule, Plan, Reason, Snapshot};
+use jiff::SignedDuration;
 
-use crate::checkpoint::Direction;
+use crate::checkpoint::{Direction, ENDED_IN_LOCK};
 use crate::controller::effects::Effects;
 use crate::controller::io::Io;
 use crate::controller::lifecycle::{idle, offload, park, planner_input};
@@ -21,12 +22,17 @@ use crate::controller::state::{Jobs, State};
 use crate::host::clock::{Instant, now};
 use crate::journal::StoreError;
 use crate::model::cause::format_duration;
+use crate::model::gpu_memory::{GpuMemoryState, OffloadKind};
 use crate::model::job::Job;
 use crate::model::park_record::ParkOff;
 
 /// So many parks in a row that failed switch idle parking off for a job (P12). One may be an accident, and each costs
 /// the program a pause.
 const MOST_FAILURES: u8 = 3;
+
+/// Within this time after its last process has died in the driver's lock the end of a job is known. The supervisor reports
+/// it within a second; a busy host takes longer.
+const DEATH_KNOWN: SignedDuration = SignedDuration::from_secs(10);
 
 /// So many wakes without a launch double the idle time (P2): of ten minutes it becomes two days. More would be for ever.
 const MOST_DOUBLINGS: u8 = 8;
@@ -104,7 +110,7 @@ fn parkable(state: &State, io: &Io) -> Vec<Parkable> {
             idle,
             bytes,
             awake: active.activity.woken.map(|woken| woken.at.elapsed()),
-            copy: state.jobs.copy_rates.there_and_back(&active.job, bytes),
+            stays: park::stays_awake(&state.jobs.copy_rates, io, &active.job, bytes),
         })
     };
     let jobs = state.jobs.active.values();
@@ -268,6 +274,21 @@ pub(super) fn count_park(active: &mut ActiveJob, fx: &mut Effects, failed: bool)
     }
 }
 
+/// Whether a signal ended the job while the driver locked it. The end of the operation may be known before the job's.
+fn died_in_lock(aside: &GpuMemoryState, outcome: Option<&Outcome>) -> bool {
+    let is_recent = |since| now().duration_since(since) < DEATH_KNOWN;
+    let has_ended = aside.because.as_deref() == Some(ENDED_IN_LOCK)
+        && aside.kind == OffloadKind::Parked
+        && aside.since.is_some_and(is_recent);
+    let was_killed = match outcome {
+        Some(Outcome::Signaled(_)) => true,
+        // A shell's word for a program that a signal ended.
+        Some(Outcome::Exited(code)) => *code > 128,
+        _ => false,
+    };
+    was_killed && (has_ended || aside.is_being_parked())
+}
+
 /// A program that a signal ended while the driver locked it switches parking off for the driver (P12).
 pub(super) fn note_end(
     jobs: &mut Jobs,
@@ -275,11 +296,9 @@ pub(super) fn note_end(
     io: &Io,
     job: &Job,
 ) -> Result<(), StoreError> {
-    let aside = &job.run_state.aside;
-    let was_locked = aside.is_parked() && aside.memory == MemoryResidency::Leaving;
-    let was_killed = matches!(job.state.outcome(), Some(Outcome::Signaled(_)));
     // The simulated driver is Divvy's own.
-    if !was_locked || !was_killed || io.config.node.simulated.is_some() {
+    let died = died_in_lock(&job.run_state.aside, job.state.outcome());
+    if !died || io.config.node.simulated.is_some() {
         return Ok(());
     }
     let off = ParkOff {
@@ -342,4 +361,41 @@ pub(super) fn parking_in_words(jobs: &Jobs, job: &Job, parking: &[JobId], bytes:
     };
     let names = names.join(", ");
     format!("waits for its memory to return: parking {names}, then copying{about}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_that_ends_a_job_in_the_drivers_lock_counts_against_the_driver() {
+        let aside = |memory, because: Option<&str>, ago| GpuMemoryState {
+            kind: OffloadKind::Parked,
+            memory,
+            because: because.map(str::to_owned),
+            since: Some(now() - SignedDuration::from_secs(ago)),
+            ..GpuMemoryState::default()
+        };
+        let killed = Outcome::Signaled(11);
+        let leaving = aside(MemoryResidency::Leaving, None, 0);
+        assert!(died_in_lock(&leaving, Some(&killed)));
+        assert!(died_in_lock(&leaving, Some(&Outcome::Exited(139))));
+        let ended = |ago| aside(MemoryResidency::Kept, Some(ENDED_IN_LOCK), ago);
+        assert!(died_in_lock(&ended(1), Some(&killed)));
+        for (aside, outcome) in [
+            (&leaving, Outcome::Exited(1)),
+            (&leaving, Outcome::Cancelled),
+            (&ended(3600), killed.clone()),
+            (
+                &aside(MemoryResidency::Kept, Some("a timeout"), 1),
+                killed.clone(),
+            ),
+            (&aside(MemoryResidency::Offloaded, None, 1), killed),
+        ] {
+            assert!(
+                !died_in_lock(aside, Some(&outcome)),
+                "{aside:?} {outcome:?}"
+            );
+        }
+    }
 }

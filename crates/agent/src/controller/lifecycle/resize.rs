@@ -99,7 +99,8 @@ fn resize_job(
     let active = state.jobs.active.get(&id);
     if active.is_some_and(|active| active.job.run_state.aside.memory != MemoryResidency::Kept) {
         return match active.is_some_and(|active| active.job.run_state.aside.is_parked()) {
-            true => conflict("is parked; wake it before resizing it"),
+            // Its room is promised by its present size, and its memory was counted against it.
+            true => conflict("is parked, and returns with its size; wake it before resizing it"),
             false => conflict("is suspended without its GPUs; resume it before resizing it"),
         };
     }

@@ -360,6 +360,7 @@ fn board_job(seen: JobView) -> BoardJob {
         project: job.spec.project.clone(),
         state: (state != JobState::Running).then_some(state),
         suspended: job.run_state.suspended,
+        parked: job.run_state.aside.is_parked(),
         since: whole_seconds(job.started_at.unwrap_or(job.submitted_at)),
         compute: Some(job.compute().to_string()).filter(|compute| compute != USUAL_COMPUTE),
         latency: seen.compute_time.and_then(|time| time.latency),

@@ -32,6 +32,8 @@ pub struct MemoryOp {
     pub parking: Vec<JobId>,
     /// The job for which this one is being parked.
     pub parked_for: Option<JobId>,
+    /// The cause of a wake during the park: `by cuMemcpyDtoH_v2`.
+    pub woken: Option<String>,
 }
 
 impl MemoryOp {

@@ -174,6 +174,8 @@ async fn a_share_and_an_instance_live_on_one_node() {
         "{refused}"
     );
     client.resize(&part.id, &turns).await.unwrap();
+    let refused = client.park(&instance.id).await.unwrap_err();
+    assert!(refused.message.contains("MIG instances"), "{refused}");
     let held = |job: &Job| (job.slices[0].gpu_index, job.slices[0].enforcement.clone());
     assert_eq!(held(&part), (1, "interposer".to_owned()));
     assert_eq!(held(&instance), (0, "mig".to_owned()));

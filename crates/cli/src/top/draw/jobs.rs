@@ -196,6 +196,7 @@ fn note(state: &State, glyphs: &Glyphs, row: &JobRow<'_>) -> (String, Tone) {
     }
     match job.state {
         _ if job.suspended => notes.push("suspended".to_owned()),
+        None if job.parked => notes.push("parked".to_owned()),
         Some(JobState::Starting) => notes.push("starting".to_owned()),
         Some(JobState::Stopping) => notes.push("stopping".to_owned()),
         _ => {}

@@ -137,6 +137,10 @@ impl Process {
     /// (documented) and is "not ready" (measured).
     pub fn lock_process(&self, pid: i32, timeout_ms: u32) -> Done {
         let target = self.target_of(pid)?;
+        if self.machine.config.checkpoint.lock_kills {
+            // SAFETY: a signal to the process that the caller has named.
+            unsafe { libc::kill(target.pid as i32, libc::SIGSEGV) };
+        }
         let patience = u64::from(timeout_ms) * 1_000_000;
         let mut asked = false;
         self.drive(target, |locked, goes_on, phase| match phase {

@@ -5,6 +5,7 @@
 //! report.rs    what came of each item; written after every one, so that a crash loses nothing
 //! limits.rs    doctor, self-test, third-party programs filling a slice, races, nvidia-smi
 //! facts.rs     the facts of `gpu_facts`, outside and inside a slice; what the limiter adds to a call
+//! park.rs      parking: rates, first calls, many cycles, two jobs with memory for one
 //! clients.rs   PyTorch, JAX, CuPy, Triton and others, where they are installed; what they look up
 //! programs.rs  the programs of docs/programs.md, where they are installed; the documented calls of each
 //! ```
@@ -16,6 +17,7 @@ mod clients;
 mod facts;
 mod ground;
 mod limits;
+mod park;
 mod programs;
 mod report;
 
@@ -104,6 +106,7 @@ fn main() -> Result<ExitCode> {
     items.extend(facts::items(&ground));
     items.extend(clients::items());
     items.extend(programs::items());
+    items.extend(park::items());
     run(&ground, &cli, items, &mut report)?;
     report.print()?;
     Ok(if report.failed() == 0 {
