@@ -18,10 +18,7 @@ impl Books {
 
     /// The same over a driver with these faults.
     fn with(faults: &str) -> Self {
-        let rig = Rig::new(2, ROOM);
-        let config = rig.path("sim.toml");
-        let machine = std::fs::read_to_string(&config).expect("the rig has a machine");
-        std::fs::write(config, machine + faults).expect("the folder is ours");
+        let rig = Rig::on(faults, 2, ROOM);
         let actor = Probe::start(&mut rig.limited(&compiled("actor.c", "actor", &[])));
         let mut books = Books { rig, actor };
         books.must("cuInit 0");

@@ -149,10 +149,8 @@ fn arrays_are_held_to_the_limit() {
 
 #[test]
 fn arrays_of_a_driver_that_cannot_be_asked_are_charged_at_least_what_they_take() {
-    let rig = Rig::new(1, ROOM);
-    let mut config = std::fs::read_to_string(rig.path("sim.toml")).unwrap();
-    config += "[[fault]]\nfunction = 'cu*ArrayGetMemoryRequirements'\ntimes = 0\ncode = 801\n";
-    std::fs::write(rig.path("sim.toml"), config).unwrap();
+    let fault = "[[fault]]\nfunction = 'cu*ArrayGetMemoryRequirements'\ntimes = 0\ncode = 801\n";
+    let rig = Rig::on(fault, 1, ROOM);
     let mut probe = rig.ready(Way::Handle);
     for kind in ["array", "arrayv1", "array3d", "array3dv1", "mipmapped"] {
         assert_eq!(probe.ask(&format!("take {kind} {}", 64 * MIB)), [0, 0]);
@@ -218,9 +216,7 @@ fn limits_of_a_context_are_charged_until_the_context_ends() {
 #[test]
 fn pinned_host_memory_is_counted_beside_the_limit_or_within_it_where_there_is_no_other() {
     for (config, charge) in [("", 0), ("integrated = true\n", 64 * MIB)] {
-        let rig = Rig::new(1, ROOM);
-        let all = std::fs::read_to_string(rig.path("sim.toml")).unwrap() + config;
-        std::fs::write(rig.path("sim.toml"), all).unwrap();
+        let rig = Rig::on(config, 1, ROOM);
         let mut probe = rig.ready(Way::Handle);
         assert_eq!(probe.ask(&format!("pin {}", 64 * MIB)), [0]);
         assert_eq!(rig.usage().host, 64 * MIB);
@@ -497,7 +493,6 @@ fn an_unknown_address_reaches_the_driver_once() {
 
 #[test]
 fn a_failed_driver_call_costs_nothing() {
-    let rig = Rig::new(2, ROOM);
     let faults = [
         "cuMemAlloc_v2",
         "cuMemCreate",
@@ -505,14 +500,14 @@ fn a_failed_driver_call_costs_nothing() {
         "cuMemAllocManaged",
         "cuMemAllocPitch_v2",
     ];
-    let mut config = std::fs::read_to_string(rig.path("sim.toml")).unwrap();
+    let mut config = String::new();
     for function in faults
         .into_iter()
         .chain(["cuMemFree_v2", "cuMemRelease", "cuCtxCreate_v2"])
     {
         config += &format!("[[fault]]\nfunction = '{function}'\ncode = 700\n");
     }
-    std::fs::write(rig.path("sim.toml"), config).unwrap();
+    let rig = Rig::on(&config, 2, ROOM);
     let mut probe = rig.ready(Way::Handle);
     assert_eq!(probe.ask("create 0"), [700]);
     assert_eq!(rig.charged(), CONTEXT);

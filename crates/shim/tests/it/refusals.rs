@@ -199,10 +199,7 @@ fn a_gpu_outside_the_slice_is_called_so() {
 
 #[test]
 fn a_driver_without_memory_of_another_kind_is_told_from_both() {
-    let rig = Rig::new(1, ROOM);
-    let mut config = std::fs::read_to_string(rig.path("sim.toml")).unwrap();
-    config += "[[fault]]\nfunction = 'cuMemMap'\ncode = 2\n";
-    std::fs::write(rig.path("sim.toml"), config).unwrap();
+    let rig = Rig::on("[[fault]]\nfunction = 'cuMemMap'\ncode = 2\n", 1, ROOM);
     let mut probe = rig.ready(Way::Handle);
     assert_eq!(probe.ask(&format!("take vmm {}", 2 * MIB)), [0, 0]);
     assert_eq!(probe.ask(&format!("vmm map {}", 2 * MIB)), [OUT_OF_MEMORY]);
