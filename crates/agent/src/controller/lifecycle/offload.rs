@@ -598,7 +598,7 @@ pub(in crate::controller) fn offload_block_reason(jobs: &Jobs, job: &Job) -> Opt
                 ),
             };
             let ledger = active.slice().and_then(|slice| slice.read().ok());
-            let wakes = ledger.is_some_and(|ledger| park::calls_wake(&ledger));
+            let wakes = ledger.is_none_or(|ledger| park::calls_wake(&ledger));
             let how = match wakes {
                 true => format!("its next GPU call or `divvy wake {id}` brings it back"),
                 false => format!(
